@@ -97,7 +97,7 @@ def soft_terms(
         taught, answered = teacher_outputs.get(head.output), rows.get(LABELLED_ROWS)
         if taught is None:
             taught = _outputs_of_head(task, head, teacher_outputs["logits"]).logits
-        elif answered is not None:
+        elif answered is not None and head.learns_from == "column":
             own, taught = SimpleNamespace(logits=own.logits[answered]), taught[answered]
             rows = {name: value[answered] for name, value in rows.items()}
         if len(taught):

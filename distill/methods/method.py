@@ -144,6 +144,8 @@ class StageJob(Generic[S]):
         monitor: Writes the file of losses, and scores the student while it trains.
         carried: Parts that earlier stages passed on.
         pooling: How token states become a text vector, for feature extraction.
+        reduced: How the teacher's token states become a vector of the student's own width, where no projection maps the student's
+            vectors to the teacher's; None with one, and for teachers of the same width.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
         exported: Function that returns the export functions for a pooling, for method `qat`; else None.
         answers: The teacher's answers to the rows, if a column of the data holds them and no teacher runs; with several heads those in
@@ -158,6 +160,7 @@ class StageJob(Generic[S]):
     monitor: Monitor | None = None
     carried: CarriedParts = field(default_factory=dict)
     pooling: Pooling = DEFAULT_POOLING
+    reduced: Pooling | None = None
     untrained: bool = False
     exported: Callable[[Pooling], ExportFunctions] | None = None
     answers: ColumnTeacher | None = None

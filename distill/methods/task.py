@@ -23,7 +23,7 @@ from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.stages import TaskStage
-from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, Task, TaskName
 from pocketbert.core.types import Projection, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
@@ -93,17 +93,18 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
     if not runs_model:  # its sizes and its family do not matter
         pair = replace(pair, teacher=pair.student, family=pair.student_family)
     embeds = job.task.name is TaskName.FEATURE_EXTRACTION
-    # vectors of a column are learnt at the student's own width: the projection of an earlier stage is no part of them
-    dropped = (_PROJECTION,) if embeds and job.answers is not None else ()
+    # vectors that are learnt at the student's own width have no projection, that of an earlier stage neither
+    is_own_width = embeds and (job.answers is not None or job.reduced is not None)
+    dropped = (_PROJECTION,) if is_own_width else ()
     job = replace(job, carried={name: part for name, part in job.carried.items() if name not in dropped})
     needs_width = stage.signals.logits or _PROJECTION in job.carried or any(n.weights for n in job.pooling.layers)
-    if stage.signals.hidden or (embeds and needs_width):
+    if stage.signals.hidden or (embeds and needs_width and not is_own_width):
         attach_carried_projection(replace(job, pair=pair), None)
     try:
         objective = TaskDistillation(
             *(pair.teacher, pair.student, pair.family, job.task, stage, pair.where),
             pooling=job.pooling,
-            signals=None if runs_model else job.answers,
+            signals=job.reduced if runs_model else job.answers,
         )
         objective.weights = objective.weights if weights is None else weights
         if stage.cache_teacher:
@@ -115,12 +116,13 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
             )
         if runs_model and job.answers is not None:
             objective.signals = job.answers.with_model(objective.signals)
-        if embeds and attached_projection(pair.student) is not None and _PROJECTION not in job.carried:
+        has_projection = embeds and not is_own_width and attached_projection(pair.student) is not None
+        if has_projection and _PROJECTION not in job.carried:
             _fit_projection(pair, job.rows(), job.pooling)
         outcome = job.fit(objective)
     finally:
         carried = detach_carried_projection(pair.student)
-    return StageResult(outcome, carried, dropped=dropped)
+    return StageResult(outcome, {} if is_own_width else carried, dropped=dropped)
 
 
 # --- the projection of a student of another width ---
@@ -231,7 +233,8 @@ class TaskDistillation:
         stage: Settings: temperature, weights of the terms, and layer map.
         where: Recipe key that error messages name.
         pooling: How token states become a text vector, for feature extraction.
-        signals: Source of the teacher's signals; default the teacher itself, run on every batch.
+        signals: Source of the teacher's signals; default the teacher itself, run on every batch. A pooling is for the teacher itself:
+            how its token states become a vector of the student's width (`StageJob.reduced`).
 
     Raises:
         InputError: If a weighted term is not possible with the model family, the task or the models' sizes, or the
@@ -248,18 +251,19 @@ class TaskDistillation:
         where: str = "distill.0",
         *,
         pooling: Pooling = DEFAULT_POOLING,
-        signals: TeacherSignals | None = None,
+        signals: TeacherSignals | Pooling | None = None,
     ) -> None:
         self.task, self.stage, self.pooling = task, stage, pooling
+        self._reduced = signals if isinstance(signals, Pooling) else None
         pair = TeacherStudent(teacher, student, family, stage, where)
         self.family = pair.student_family
         self.depth = student.config.num_hidden_layers
-        _check_signals(pair, task)
+        _check_signals(pair, task, has_vectors_of_width=self._reduced is not None)
         self.layers = [] if stage.by_text and not stage.layers else map_layers(pair, stage.signals.attention > 0)
         self._learned = frozenset(stage.signals.weighted())
         self.weights = head_weights(task, stage.signals.weighted())
         wanted = self.wanted(stage, self.layers)
-        self.signals = choose_signals(teacher, family, wanted, signals)
+        self.signals = choose_signals(teacher, family, wanted, None if isinstance(signals, Pooling) else signals)
         # Student and teacher both run through the capture, so that no implementation differs between them.
         self._student = record_attention(student, self.family, range(self.depth) if wanted.attention else ())
 
@@ -298,10 +302,14 @@ class TaskDistillation:
         with self._student:
             output = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=learns_hidden)
         terms, mask = dict[str, Term](), batch["attention_mask"]
-        tokens, projection = mask.sum(), find_vector_projection(model)
+        tokens, outputs = mask.sum(), dict(taught.outputs)
+        projection = find_vector_projection(model) if self._reduced is None else None
         if Signal.LOGITS.value in self._learned:
+            if self._reduced is not None:
+                teacher_mask = select_teacher_inputs(batch)["attention_mask"]
+                outputs[SENTENCE_EMBEDDING] = make_vectors(outputs["last_hidden_state"], teacher_mask, self._reduced)
             soft = self.stage.temperature, self.pooling, projection
-            terms |= soft_terms(self.task, output, taught.outputs, batch, *soft)
+            terms |= soft_terms(self.task, output, outputs, batch, *soft)
         if learns_hidden:
             states = checked_hidden_states(output, self.depth)
             pairs = [(projected(model, m, states[m]), taught.hidden[n]) for m, n in enumerate(self.layers, 1)]
@@ -323,13 +331,17 @@ class TaskDistillation:
         return {name: term for name, term in terms.items() if name in self.weights}
 
 
-def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
-    """Check that family, task and sizes allow all loss terms that have a weight; raise InputError with all problems."""
+def _check_signals(pair: TeacherStudent[TaskStage], task: Task, has_vectors_of_width: bool) -> None:
+    """Check that family, task and sizes allow all loss terms that have a weight; raise InputError with all problems.
+
+    `has_vectors_of_width` says whether the teacher's vectors get the student's width, whatever the widths of the models.
+    """
     signals, key = pair.stage.signals, f"{pair.where}.signals"
     widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
     problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
     is_projected = attached_projection(pair.student) is not None
-    if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and widths[0] != widths[1] and not is_projected:
+    is_wrong = widths[0] != widths[1] and not is_projected and not has_vectors_of_width
+    if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and is_wrong:
         what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
         fix = (
             "Give the student the teacher's width; or set logits: 0 and learn from pairs: the order of scores with labels: 1, "

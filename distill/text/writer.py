@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def write_corpus(
     rows_per_shard: int = 50_000,
     total: int | None = None,
     divided: bool = False,
+    spread: Callable[[Iterator[list[str]]], Iterator[_Batch]] | None = None,
 ) -> CorpusInfo:
     """Tokenize texts, and write them as rows of token ids into a corpus folder.
 
@@ -68,6 +70,7 @@ def write_corpus(
         rows_per_shard: Number of rows in each file.
         total: Number of texts, if known: progress is then shown as a bar, else as a line per file.
         divided: Whether the other processes of the launch tokenize their part of the texts; they call `tokenize_share`.
+        spread: Function that has other processes tokenize batches of texts, by `open_batch_tokenizer`, and yields them in their order.
 
     Returns:
         The content of ``corpus.json``.
@@ -92,6 +95,8 @@ def write_corpus(
         if divided:
             exchange(str(work.parent))
             batches = _tokenize_together(texts, corpus_tokenizer, work.parent)
+        elif spread is not None:
+            batches = spread(_batch_texts(texts))
         else:
             batches = _tokenize(texts, corpus_tokenizer, LaunchedProcess(0, 1))
         text_count = _write_rows(batches, builder, shards, meter)
@@ -215,11 +220,21 @@ def _share_of(folder: Path, rank: int) -> Path:
 def _tokenize(texts: Iterable[str], tokenizer: CorpusTokenizer, process: LaunchedProcess) -> Iterator[_Batch]:
     """Yield the tokenized batches that fall to a process, if all processes take batches in turn."""
     for batch in itertools.islice(_batch_texts(texts), process.rank, None, process.world):
-        valid = np.array([is_unicode(text) for text in batch])
-        tokens = tokenizer.tokens([*itertools.compress(batch, valid)])
-        lengths = np.full(len(batch), _NOT_UNICODE, np.int64)
-        lengths[valid] = [len(ids) for ids in tokens]
-        yield lengths, np.concatenate([np.empty(0, np.int64), *tokens])
+        yield _tokenize_batch(tokenizer, batch)
+
+
+def open_batch_tokenizer(tokenizer: Path) -> Callable[[list[str]], _Batch]:
+    """Return a function that tokenizes a batch of texts, for processes that work for `write_corpus`."""
+    return partial(_tokenize_batch, CorpusTokenizer(tokenizer))
+
+
+def _tokenize_batch(tokenizer: CorpusTokenizer, batch: list[str]) -> _Batch:
+    """Return a tokenized batch of texts."""
+    valid = np.array([is_unicode(text) for text in batch])
+    tokens = tokenizer.tokens([*itertools.compress(batch, valid)])
+    lengths = np.full(len(batch), _NOT_UNICODE, np.int64)
+    lengths[valid] = [len(ids) for ids in tokens]
+    return lengths, np.concatenate([np.empty(0, np.int64), *tokens])
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -62,12 +62,14 @@ def data_check_file(files: DataFiles) -> FileReport:
     return check_data_file(files)
 
 
-def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
+def data_prepare(recipe: Recipe, output: str | Path, engine: str = "local", workers: int | None = None) -> list[Path]:
     """Tokenize a recipe's plain text (``data.corpus``) into prepared corpora, which recipes can name as sources.
 
     Args:
         recipe: The recipe; its teacher's tokenizer is used.
         output: Folder for the corpora, one folder per source. Sources that are prepared already are not copied.
+        engine: ``local``, in this process or those of a launcher, or ``ray``, in `workers` processes of a Ray cluster.
+        workers: Number of these; None for one on each machine.
 
     Returns:
         The folder of each source's corpus, in the order of the sources; prepared sources stay where they are.
@@ -77,22 +79,19 @@ def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
     """
     from pocketbert.pipeline.learn.corpora import prepare_corpora
 
-    return prepare_corpora(recipe, Path(output))
+    return prepare_corpora(recipe, Path(output), engine, workers)
 
 
 def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) -> AugmentCounts:
     """Write the rows that a recipe trains on, each followed by its copies with replaced words (``data.augment``).
 
     Held-out rows and rows that also occur in eval are left out. If it was stopped, the same call continues. A run makes
-    such rows by itself for stages with ``augmented: true``.
+    such rows by itself for stages with ``augmented: true``. Returns how many rows and copies the file holds.
 
     Args:
         recipe: The recipe, whose data, teacher and seed are used.
         output: The file to write, ``.jsonl`` or ``.jsonl.gz``. Train on it with ``data.holdout: 0``.
         overwrite: Whether an existing file may be replaced.
-
-    Returns:
-        How many rows and copies the file holds.
 
     Raises:
         InputError: If the task's labels do not belong to whole texts, or a setting or the file does not fit.

@@ -90,6 +90,8 @@ def prepare(
     recipe: options.Recipe,
     output: options.Output,
     overrides: options.Overrides = None,
+    engine: options.Cluster = "local",
+    workers: options.ClusterWorkers = None,
     json: options.Json = False,
 ) -> None:
     """Tokenize a recipe's plain text once, for several runs. (recipe: data.corpus)
@@ -99,7 +101,7 @@ def prepare(
     """
     from pocketbert import api
 
-    folders = api.data_prepare(api.load_recipe(recipe, overrides or ()), output)
+    folders = api.data_prepare(api.load_recipe(recipe, overrides or ()), output, engine, workers)
     if json:
         print_json({"corpora": [str(f) for f in folders]})
     else:

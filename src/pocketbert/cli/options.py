@@ -164,6 +164,16 @@ Engine = Annotated[
         help="Use fastest here to let PocketBERT measure once which file is fastest at each length, and open that one.",
     ),
 ]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="ray: work in the processes of a Ray cluster, a local one or that of RAY_ADDRESS; the result is the same.",
+    ),
+]
+ClusterWorkers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="With --engine ray: processes; default: one on each machine.")
+]
 ModelFile = Annotated[
     str | None, typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite.")
 ]

@@ -117,16 +117,8 @@ def teach(
         ),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Answer this number of texts at once.")] = _DEFAULT.batch,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            help="ray: answer in the processes of a Ray cluster, a local one or that of RAY_ADDRESS; the file is the same.",
-        ),
-    ] = _DEFAULT.engine,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="With --engine ray: processes; default: one on each machine.")
-    ] = None,
+    engine: options.Cluster = _DEFAULT.engine,
+    workers: options.ClusterWorkers = None,
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:

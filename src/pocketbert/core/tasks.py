@@ -78,6 +78,9 @@ class LabelKind(StrEnum):
     """A label for each of several heads, or none."""
 
 
+LearnsFrom = Literal["model", "own model", "column", "labels"]
+
+
 @dataclass(frozen=True)
 class NamedTask:
     """One of several heads on an encoder: its name, its task, and its columns among the logits of all heads.
@@ -88,8 +91,8 @@ class NamedTask:
         start: First column of the head's logits.
         stop: Column after the last one.
         weight: Weight of the head's losses in training.
-        learns_from: Where a student gets the outputs that this head learns: from the teacher's model, from a column of answers, or
-            nowhere (``labels``): such a head learns its gold labels alone.
+        learns_from: Where a student gets the outputs that this head learns: from the teacher's model, from a model of the head's own,
+            from a column of answers, or nowhere (``labels``): such a head learns its gold labels alone.
     """
 
     name: str
@@ -97,7 +100,7 @@ class NamedTask:
     start: int = 0
     stop: int = 0
     weight: float = 1.0
-    learns_from: Literal["model", "column", "labels"] = "model"
+    learns_from: LearnsFrom = "model"
 
     @property
     def output(self) -> str:

@@ -21,6 +21,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable, find_family
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.recipe.column import column_key
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS, StudentSection
 from pocketbert.core.types import Calibration, Format, Runtime
@@ -28,6 +29,8 @@ from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import check_file_sizes, format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
+from pocketbert.pipeline.learn.finishing import student_width
+from pocketbert.pipeline.learn.heads import find_head_models
 from pocketbert.pipeline.learn.stage_folder import CARRIED_FILE
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary, open_start
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
@@ -113,6 +116,11 @@ class Inputs:
         tables = [(n, p) for n in names for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
         chosen = [("export.entities", path)] if path is not None and path.is_file() else []
         return {name: sha256_file(p) for name, p in (*tables, *chosen)}
+
+    @cached_property
+    def head_model_digests(self) -> dict[str, str | None]:
+        """sha256 of each model folder that teaches a head of its own, by recipe key."""
+        return {column_key(name): sha256_path(path) for name, path in find_head_models(self.recipe).items()}
 
     def ready_digests(self, format: Format) -> dict[str, str | None]:
         """Return the sha256 of each file of a format that is copied instead of exported, by its path."""
@@ -253,8 +261,13 @@ class Inputs:
 
     def task_settings(self) -> dict[str, object]:
         """Return the recipe's task and, for a model with several heads, the list of its heads, by recipe key."""
-        heads = [[name, head.model_dump(mode="json")] for name, head in (self.recipe.tasks or {}).items()]
-        start = {"start_only": True} if self.recipe.teacher.start_only else {}
+        # the models of heads count by their digests
+        heads = [
+            [name, _drop_keys(h.model_dump(mode="json"), "model")] for name, h in (self.recipe.tasks or {}).items()
+        ]
+        start: dict[str, object] = {"start_only": True} if self.recipe.teacher.start_only else {}
+        if self.recipe.drops_projection:
+            start["width of the student's vectors"] = student_width(self.recipe, self.model)
         return {"task": self.recipe.task, **({"tasks": heads} if heads else {}), **start}
 
     def answer_settings(self) -> object:

@@ -165,10 +165,8 @@ class RunSteps:
         steps = [self._data_step()]
         if recipe.data.corpus is not None:
             steps.append(self._corpus_step())
-        if self.recipe.prunes_vocabulary:
-            steps.append(
-                vocabulary_step(self.recipe, self.model, lambda: self.data)
-            )  # before the teacher: nothing needs to be trained to judge it
+        if self.recipe.prunes_vocabulary:  # before the teacher: nothing needs to be trained to judge it
+            steps.append(vocabulary_step(self.recipe, self.model, lambda: self.data))
         if mixes_transfer(recipe):  # before the teacher: a text that cannot be read stops the run before a training
             steps.append(transfer_step(recipe, section_settings(recipe.data.transfer), lambda: self.data))
         steps.append(self._teacher_step())
@@ -219,6 +217,7 @@ class RunSteps:
                 "data.eval": data_digest(recipe.data.eval),
                 "data.validation": data_digest(recipe.data.validation),
                 "teacher.model": self.model.digest,
+                **self.inputs.head_model_digests,
                 **({} if mixes_transfer(recipe) else transfer_contents(recipe)),
             },
             needs=(),
@@ -262,7 +261,6 @@ class RunSteps:
     def _teacher_step(self) -> Step:
         """Return the step that fine-tunes the teacher, or copies it with its labels in the order of the data."""
         recipe, form = self.recipe, self.recipe.export.form
-        form_settings = {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
         return Step(
             name="teacher",
             title=f"{model_title(recipe)} {recipe.teacher.model}",
@@ -275,7 +273,7 @@ class RunSteps:
                 **self.inputs.attention_settings(),
                 **(self.inputs.training_settings() if recipe.teacher.finetune else {}),
                 "the teacher's licence": self.model.licence,
-                **form_settings,
+                **({} if form in (None, TEXT_ONLY) else {"export": {"form": form}}),
             },
             contents={"teacher.model": self.model.digest, **self.inputs.entity_digests},
             needs=("data",),
@@ -336,7 +334,7 @@ class RunSteps:
             self.recipe.model_copy(update={"seed": seed}),
             self.model,
             self.path / "teacher",
-            self.data,
+            self.data.with_head_answers(self.recipe, self.path / "teacher"),
             self.length,
             self.path / CORPUS,
             self.path / AUGMENTED,
@@ -498,7 +496,8 @@ class RunSteps:
     @property
     def labelled(self) -> LabelledRows:
         """The labelled rows that no weight was trained on."""
-        return LabelledRows(self.recipe, self.data, self.path, self.length)
+        data = self.data.with_head_answers(self.recipe, self.path / "teacher")
+        return LabelledRows(self.recipe, data, self.path, self.length)
 
     def _engines(self) -> tuple[str, ...]:
         """Return the Python packages of the engines that run the recipe's model files."""

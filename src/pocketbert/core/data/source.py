@@ -119,14 +119,14 @@ class TeacherColumn(PlainNumbers):
     )
 
 
-def _as_teacher_column(value: object) -> object:
+def as_teacher_column(value: object) -> object:
     """Convert the short form of `TeacherColumn`, a name, to {column: name}."""
     return {"column": value} if isinstance(value, str) else value
 
 
 AnswerColumn = Annotated[
     TeacherColumn | None,
-    BeforeValidator(_as_teacher_column, json_schema_input_type=str | TeacherColumn | None),
+    BeforeValidator(as_teacher_column, json_schema_input_type=str | TeacherColumn | None),
 ]
 """A `TeacherColumn` or its short form, the name of the column."""
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -36,6 +37,7 @@ from pocketbert.core.types import AnswerKind
 if TYPE_CHECKING:  # the sections are pydantic's, and a model that answers reads none
     from pocketbert.core.data.source import DataSource, TeacherColumn
 
+_SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d+)?[eE][+-]?\d+", re.ASCII)
 _MOST_NUMBERS = 1 << 20
 """Numbers in one cell."""
 _LARGEST = 1e30
@@ -165,14 +167,19 @@ def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
     if column not in row and "," in column:
         given = {name: row.get(name) for name in column.split(",")}
         given = {name: None if str(cell).strip().lower() in _MISSING_VOTES else cell for name, cell in given.items()}
-        labels = [cell for cell in given.values() if isinstance(cell, str | bool) and number_of(cell) is None]
+        labels = [cell for cell in given.values() if isinstance(cell, str | bool) and _read_number(cell) is None]
         if labels and len(labels) == sum(cell is not None for cell in given.values()):
             return labels
         if labels:
             raise ValueError(f"{shorten_repr(labels[0])} is a label, and other columns of the row hold numbers.")
-        cells = {name: number_of(cell) if isinstance(cell, str) else cell for name, cell in given.items()}
+        cells = {name: _read_number(cell) if isinstance(cell, str) else cell for name, cell in given.items()}
         return None if all(cell is None for cell in cells.values()) else cells
     return parse_literal(row.get(column))
+
+
+def _read_number(cell: str | bool) -> int | float | None:
+    """Return the number that a cell spells, such as 0.5 or 9.8e-05; None for a label."""
+    return float(cell) if isinstance(cell, str) and _SCIENTIFIC.fullmatch(cell.strip()) else number_of(cell)
 
 
 def _read_entry(
@@ -307,9 +314,11 @@ def _read_span_scores(cell: Any, size: int) -> TeacherAnswer:
         if not isinstance(cell[key], list | tuple):
             raise ValueError(f"{key} is no list of [character, probability].")
         for entry in cell[key]:
-            if not isinstance(entry, list | tuple) or len(entry) != 2 or type(entry[0]) is not int:
+            # Parquet stores both numbers as floats
+            if not isinstance(entry, list | tuple) or len(entry) != 2 or entry[0] != number_of(entry[0]):
                 raise ValueError(f"{shorten_repr(entry)} is no [character, probability].")
-            place = _read_place(entry[0] - column, entry[0] - column + 1, size)
+            character = number_of(entry[0]) or 0
+            place = _read_place(character - column, character - column + 1, size)
             rows.setdefault(place, [0.0, 0.0])[column] += float(_read_numbers(entry[1:])[0])
     if (null := cell.get("null")) is not None:
         both = _read_numbers(null if isinstance(null, list | tuple) else [null, null])

@@ -176,14 +176,14 @@ def _join_targets(
 def read_head_rows(
     source: DataSource, task: Task, columns: Mapping[str, str], taught: Mapping[str, TeacherColumn] | None = None
 ) -> list[Example]:
-    """Read the rows of a file with a label for each of several heads; rows without any label are left out.
+    """Read the rows of a file with a label for each of several heads; rows without any label are left out unless a model answers.
 
     Args:
         source: The file or data set.
         task: The task of all heads.
         columns: Column of each head's label, by the head's name.
-        taught: Column of the answers of each head that has a teacher of its own, by the head's name. A row without a label of
-            the head gets the one that its answer amounts to.
+        taught: The teacher of each head that has one of its own, by the head's name. A row without a label of a head with a column
+            gets the one that its answer amounts to.
 
     Returns:
         The rows in file order; their labels are `HeadLabels`.
@@ -193,13 +193,15 @@ def read_head_rows(
     """
     texts, labels, problems = dict[int, Example](), dict[int, dict[int, Example]](), list[Problem]()
     for place, head in enumerate(task.heads):
-        own = source.model_copy(update={"label": columns[head.name], "teacher": (taught or {}).get(head.name)})
+        asks = head.learns_from == "own model"  # which answers later, also about rows without a label
+        column = None if asks else (taught or {}).get(head.name)
+        own = source.model_copy(update={"label": columns[head.name], "teacher": column})
         try:
             labelled, unlabelled = read_labelled_examples(own, kind=head.task.labels, without_labels=True, sparse=True)
         except InputError as error:
             problems += error.problems
             continue
-        if not labelled:
+        if not labelled and not asks:
             what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
             fix = (
                 f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
@@ -212,10 +214,10 @@ def read_head_rows(
         labels[place] = {row.row: row for row in labelled}
     if problems:
         raise InputError([*dict.fromkeys(problems)])
-    rows = []
+    rows, asks = [], any(head.learns_from == "own model" for head in task.heads)
     for number in sorted(texts):
         of_row = [labels[place].get(number) for place in labels]
-        if any(of_row):
+        if any(of_row) or asks:
             own_labels = tuple(cast("Any", None if row is None else row.label) for row in of_row)
             answers = tuple(None if row is None else row.answer for row in of_row) if taught else ()
             rows.append(replace(texts[number], label=HeadLabels(own_labels, answers), answer=None))
@@ -262,6 +264,8 @@ def check_head_rows(task: Task, parts: Mapping[str, Sequence[Example]]) -> None:
     problems = []
     for split, rows in parts.items():
         for place, head in enumerate(task.heads):
+            if split == "train" and head.learns_from == "own model":
+                continue
             if not any(isinstance(r.label, HeadLabels) and r.label.labels[place] is not None for r in rows):
                 what = (
                     f"no row of {split} has a label of the head '{head.name}': it could be neither trained nor judged."

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from pocketbert.core.data.cells import find_name_problems
-from pocketbert.core.data.source import AnswerColumn, DataSource, EvalSource, PlainNumbers
+from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers, TeacherColumn, as_teacher_column
 from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS
 from pocketbert.core.recipe.sections import Fraction, Section, Stage, method_names
 from pocketbert.core.tasks import HEAD_TASKS, TaskName
@@ -137,6 +137,32 @@ def _check_head_task(task: TaskName) -> TaskName:
     return task
 
 
+class HeadTeacher(TeacherColumn):
+    """What one of several heads learns from: a column with a teacher's answers, or a model that the run asks."""
+
+    newer_keys = ("model",)
+
+    column: str = Field(
+        "", description="Column of the answers, or several columns of numbers that are named after labels."
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="Instead of a column: folder or Hub name of a fine-tuned model of transformers, of any family and tokenizer. It "
+        "answers all rows once; the answers are stored in the run folder.",
+    )
+
+    @model_validator(mode="after")
+    def _check_origin(self) -> HeadTeacher:
+        """Raise ValueError unless there is either a column or a model, without settings of a column."""
+        if bool(self.column) is bool(self.model):
+            raise ValueError("takes one of column and model: {column: probs}, or {model: FOLDER}")
+        given = [key for key in ("kind", "confidence") if self.model and getattr(self, key) is not None]
+        if given:
+            raise ValueError(f"{given[0]} says how a column is read, and model '{self.model}' answers: leave it out")
+        return self
+
+
 class HeadSection(Section):
     """One of several heads on one encoder: its task, and the column of its labels in all rows of data."""
 
@@ -154,10 +180,12 @@ class HeadSection(Section):
         None, min_length=2, description="Its label names, in order of their ids; default those of the data."
     )
     weight: float = Field(1.0, gt=0, le=1000, description="Weight of its losses beside those of the other heads.")
-    teacher: AnswerColumn = Field(
+    teacher: Annotated[
+        HeadTeacher | None, BeforeValidator(as_teacher_column, json_schema_input_type=str | HeadTeacher | None)
+    ] = Field(
         None,
-        description="Column of data.train with the answers of a teacher of its own, in the forms of data.train.teacher; default: the model "
-        "of the section teacher teaches the head.",
+        description="A teacher of its own: the column of data.train with its answers, in the forms of data.train.teacher, or {model: "
+        "FOLDER}; default: the model of the section teacher teaches the head.",
     )
 
 

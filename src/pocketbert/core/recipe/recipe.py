@@ -25,7 +25,7 @@ from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings, HeadName
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
 from pocketbert.core.recipe.column import TeacherSection, column_key, fill_column_recipe, list_column_problems
-from pocketbert.core.recipe.data import DataSection, HeadSection, list_head_problems
+from pocketbert.core.recipe.data import DataSection, HeadSection, HeadTeacher, list_head_problems
 from pocketbert.core.recipe.planned import PlannedSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.core.recipe.quantize import QuantizeSection, list_calibration_problems, list_choice_problems
@@ -41,12 +41,13 @@ from pocketbert.core.recipe.sections import (
 from pocketbert.core.recipe.student import (
     StudentSection,
     list_auto_problems,
+    list_projection_problems,
     list_shard_problems,
     list_smaller_student_problems,
     list_static_problems,
     list_vocabulary_problems,
 )
-from pocketbert.core.tasks import FEWEST_HEADS, MOST_HEADS, LabelKind, Task, TaskName, several_task, task_of
+from pocketbert.core.tasks import FEWEST_HEADS, MOST_HEADS, LabelKind, LearnsFrom, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
 _STANDARD = PRESETS[Preset.STANDARD]
@@ -330,6 +331,8 @@ class Recipe(Section):
             problems += list_vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         if self.student is not None:
             problems += list_static_problems(self.student, self.task, self.distill)
+            lengths = self.answer.dimensions
+            problems += list_projection_problems(self.student, self.task, lengths, self.column is not None)
             problems += list_auto_problems(self.student, self.task, self.distill, has_model=self.asks_model)
         if self.teacher.shard:
             problems += list_shard_problems(self.student, self.distill, has_model=self.asks_model)
@@ -346,11 +349,13 @@ class Recipe(Section):
         """The recipe's task; with several heads their joint task, without the labels, which are known after reading the data."""
         if self.tasks is None:
             return task_of(self.task)
-        heads, columns = self.tasks.items(), self.head_columns
+        heads = self.tasks.items()
         row = several_task({name: h.task for name, h in heads}, weights={name: h.weight for name, h in heads})
-        others: Literal["model", "labels"] = "model" if self.asks_model else "labels"
-        named = (replace(h, learns_from="column" if h.name in columns else others) for h in row.heads)
-        return replace(row, heads=tuple(named))
+        others: LearnsFrom = "model" if self.asks_model else "labels"
+        own: dict[str, LearnsFrom] = {
+            name: "own model" if teacher.model else "column" for name, teacher in self.head_columns.items()
+        }
+        return replace(row, heads=tuple(replace(h, learns_from=own.get(h.name, others)) for h in row.heads))
 
     @property
     def label_columns(self) -> dict[str, str]:
@@ -363,8 +368,8 @@ class Recipe(Section):
         return self.data.train.teacher if self.data.train is not None else None
 
     @property
-    def head_columns(self) -> dict[str, TeacherColumn]:
-        """The column of a teacher's answers of each head that has one, by the head's name; empty for a recipe with one head."""
+    def head_columns(self) -> dict[str, HeadTeacher]:
+        """The teacher of its own of each head that has one, a column or a model, by the head's name; empty for a recipe with one head."""
         return {name: head.teacher for name, head in (self.tasks or {}).items() if head.teacher}
 
     @property
@@ -377,6 +382,11 @@ class Recipe(Section):
         """Whether the model of `teacher` answers; if not, it is only what the student starts from."""
         is_needed = self.tasks is None or len(self.head_columns) < len(self.tasks)
         return self.column is None and is_needed and not self.teacher.start_only
+
+    @property
+    def drops_projection(self) -> bool:
+        """Whether a model teaches vectors of the student's own width, to which the model's are reduced."""
+        return self.column is None and self.student is not None and self.student.drops_projection
 
     @property
     def prunes_vocabulary(self) -> bool:

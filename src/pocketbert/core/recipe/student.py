@@ -139,6 +139,8 @@ class AutoStudent(Section):
 class StudentSection(Section):
     """The small model; a size that is not given is that of the teacher."""
 
+    newer_keys = ("projection",)
+
     auto: AutoStudent | None = Field(
         None,
         description="Instead of sizes: train several students, and take the smallest that keeps enough of the teacher. "
@@ -193,9 +195,19 @@ class StudentSection(Section):
         description="With family: add the vector of segment 0 to the position table, so that embeddings equal the "
         "teacher's.",
     )
+    projection: Literal["keep", "drop"] | None = Field(
+        None,
+        description="For feature-extraction with a student of another width: keep (default) the layer that maps its vectors to the teacher's "
+        "width; or drop it, so that vectors have the student's own width and learn the teacher's, reduced to it.",
+    )
     vocabulary: VocabularySection | None = Field(
         None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
     )
+
+    @property
+    def drops_projection(self) -> bool:
+        """Whether text vectors have the student's own width, and not that of the teacher."""
+        return self.projection == "drop"
 
     @property
     def reads_otherwise(self) -> bool:
@@ -289,6 +301,36 @@ class StudentSection(Section):
         if self.size is not None:
             problems.append(f"size: a student of size {self.size} is built, not pruned; leave size or init out")
         return problems
+
+
+def list_projection_problems(
+    student: StudentSection, task: TaskName, lengths: Sequence[int] | None, has_column: bool
+) -> list[str]:
+    """Return sentences, with the fix, about a `student.projection` that has no meaning or no effect; empty if nothing is wrong.
+
+    Args:
+        student: The section `student`.
+        task: The recipe's task.
+        lengths: Lengths in `answer.dimensions`, to which vectors may be cut.
+        has_column: Whether a column of answers is the teacher.
+    """
+    if student.projection is None:
+        return []
+    where = f"student.projection: {student.projection}"
+    if task is not TaskName.FEATURE_EXTRACTION:
+        return [f"{where} is for {TaskName.FEATURE_EXTRACTION}, and {task} has no vectors of texts: leave it out"]
+    if has_column and not student.drops_projection:
+        return [
+            f"{where} has nothing to keep: vectors of a column are learned at the student's width; set drop, or leave it out"
+        ]
+    width = student.hidden or student.dimensions
+    if student.drops_projection and student.layers == 0 and width is None:
+        return [f"{where} needs the width of a student without layers: set student.dimensions, such as 256"]
+    if student.drops_projection and width and lengths and lengths[-1] > width:
+        return [
+            f"answer.dimensions: {lengths[-1]} is more than the {width} numbers of the student ({where}): give numbers up to {width}"
+        ]
+    return []
 
 
 def list_static_problems(student: StudentSection, task: TaskName, stages: Sequence[Stage]) -> list[str]:

@@ -38,6 +38,7 @@ from pocketbert.core.recipe.column import column_key
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
 from pocketbert.core.types import AnswerKind
+from pocketbert.pipeline.learn.heads import sample_model_row
 
 _Array = NDArray[np.float32]
 _CONTEXT = 1
@@ -172,6 +173,8 @@ def name_head_labels(recipe: Recipe, task: Task, rows: Sequence[Example], traine
             continue
         own = [take_example_of_head(row, place) for row in rows]
         try:
+            if head.teacher.model is not None:
+                own = [sample_model_row(recipe, name)]
             declared = trained.names if trained else head.labels
             of_head = name_labels(own, head.teacher, declared, title, task.heads[place].task, name)
         except InputError as error:
@@ -419,41 +422,41 @@ def fit_vectors(
 
     Args:
         vectors: The vectors, each [W].
-        training: The vectors that decide the map; see `_fit_width` and `learn_rotation`.
+        training: The vectors that decide the map; see `find_vector_map`.
         pooling: How the student's token states become a vector, and the lengths to which it may be cut.
         hidden: Width of the student's token states.
         seed: Seed of the run.
     """
-    width = vector_width(pooling, hidden)
-    fitted = _fit_width(vectors, width, training)
-    if not pooling.dimensions:
-        return fitted
-    from pocketbert.distill.students.projection import learn_rotation
-
-    rotation = learn_rotation(np.stack(_fit_width(training, width, training)), pooling.dimensions, seed)
-    return [rotation @ vector for vector in fitted]
+    matrix = find_vector_map(training, vector_width(pooling, hidden), pooling, seed)
+    return [(matrix @ vector.astype(np.float64)).astype(np.float32) for vector in vectors]
 
 
-def _fit_width(vectors: Sequence[_Array], width: int, training: Sequence[_Array]) -> list[_Array]:
-    """Map vectors of one width to another so that the cosines between them change as little as possible.
+def find_vector_map(training: Sequence[_Array], width: int, pooling: Pooling, seed: int) -> NDArray[np.float64]:
+    """Return the linear map of vectors to another width that changes the cosines between them as little as possible, [width, W].
 
-    Narrower vectors get zeros behind them, which keeps every cosine. Wider ones are projected on the `width` principal
-    directions (around 0) of the training rows' vectors.
+    Narrower vectors get zeros behind them, which keeps every cosine. Wider ones are projected on the `width` principal directions
+    (around 0) of the training rows' vectors. If the results may be cut to their first numbers (`Pooling.dimensions`), the map ends
+    with a rotation; see `learn_rotation`.
 
     Args:
-        vectors: The vectors, each [W].
+        training: The vectors that decide the directions, each [W].
         width: Width of the results.
-        training: The vectors that decide the directions.
+        pooling: Which lengths the results may be cut to.
+        seed: Seed of the run.
     """
-    own = len(vectors[0])
-    if own <= width:
-        return [np.pad(vector, (0, width - own)) for vector in vectors]
-    moment = np.zeros((own, own), np.float64)
-    for vector in training:
-        unit = vector.astype(np.float64) / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny)
-        moment += np.outer(unit, unit)
-    directions = np.linalg.eigh(moment)[1][:, ::-1][:, :width]
-    return [(vector.astype(np.float64) @ directions).astype(np.float32) for vector in vectors]
+    own, matrix = len(training[0]), np.eye(width, len(training[0]))
+    if own > width:
+        moment = np.zeros((own, own), np.float64)
+        for vector in training:
+            unit = vector.astype(np.float64) / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny)
+            moment += np.outer(unit, unit)
+        matrix = np.linalg.eigh(moment)[1][:, ::-1][:, :width].T
+    if not pooling.dimensions:
+        return matrix
+    from pocketbert.distill.students.projection import learn_rotation
+
+    rows = np.stack([matrix @ vector.astype(np.float64) for vector in training])
+    return learn_rotation(rows, pooling.dimensions, seed).astype(np.float64) @ matrix
 
 
 def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score | None:
@@ -483,6 +486,9 @@ def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score
 def describe_columns(recipe: Recipe) -> str:
     """Return the name of a recipe's columns of answers as a teacher, such as ``answers of column 'probs' in rows.jsonl``; empty without any."""
     path, own = recipe.data.train.path if recipe.data.train else None, recipe.column
-    of_heads = [f"column '{column.column}' for the head '{name}'" for name, column in recipe.head_columns.items()]
+    of_heads = [
+        f"{f'column {c.column!r}' if c.model is None else f'model {Path(c.model).name!r}'} for the head '{name}'"
+        for name, c in recipe.head_columns.items()
+    ]
     columns = [f"column '{own.column}'"] if own else of_heads
     return f"answers of {' and '.join(columns)}{f' in {Path(path).name}' if path else ''}" if columns else ""

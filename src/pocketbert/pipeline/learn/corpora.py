@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.files import read_rows
@@ -23,8 +27,8 @@ from pocketbert.core.disk.files import path_bytes, read_json, sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
-from pocketbert.core.host.processes import current_process, exchange
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.processes import current_process, direct_processes, exchange, follow_orders, order_training
+from pocketbert.core.host.progress import print_note, set_quiet
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -36,6 +40,7 @@ from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.distill.text.corpus import CORPUS_FILE
 from pocketbert.pipeline.reference import open_teacher
 from pocketbert.pipeline.run_folder import data_digest
+from pocketbert.pipeline.teach.cluster import RayCluster, list_engine_problems
 
 if TYPE_CHECKING:
     from pocketbert.distill.methods.method import Needs
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from pocketbert.distill.text.pairs import GeneralSet
     from pocketbert.distill.word_vectors import NearestWords
 
+_Tokens = tuple[NDArray[np.int64], NDArray[np.int64]]
+_Cluster = RayCluster[list[str], _Tokens]
 _MOST_BAD_ROWS = 1000
 """Bad rows after which a long corpus is read no further."""
 
@@ -65,8 +72,14 @@ def source_digest(source: CorpusSource) -> str | None:
     return data_digest(source)
 
 
-def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
+def prepare_corpora(recipe: Recipe, output: Path, engine: str = "local", workers: int | None = None) -> list[Path]:
     """Tokenize the plain-text sources of a recipe into folders below `output`, for use by several runs.
+
+    Args:
+        recipe: The recipe.
+        output: The folder.
+        engine: ``local`` to tokenize in this process, or in those of a launch; ``ray`` in the processes of a Ray cluster.
+        workers: With Ray, number of processes; None for one on each machine.
 
     Returns:
         A folder for each source; a source that is tokenized already is returned as it is.
@@ -74,21 +87,41 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
     Raises:
         InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read. No new files are
             left then.
+        MissingBackendError: If Ray is to tokenize, and is not installed.
     """
+    if not current_process().main:
+        set_quiet(True)
+        follow_orders(lambda _: _prepare(recipe, output, None))
+    with direct_processes():
+        if problems := list_engine_problems(engine, workers):
+            raise InputError(problems)
+        if recipe.data.corpus is None:
+            fix = "Add corpus: {sources: [{path: text.jsonl.gz}]} to data."
+            raise InputError(Problem("data.corpus", "the recipe has none.", fix))
+        cluster: _Cluster | None = None
+        if engine == "ray":
+            from pocketbert.distill.text.writer import open_batch_tokenizer
+
+            open_work = partial(open_batch_tokenizer, open_teacher(recipe).tokenizer_folder)
+            cluster = RayCluster(open_work, workers, "tokenize", "The same command begins again.", on_gpu=False)
+        return _prepare(recipe, output, cluster)
+
+
+def _prepare(recipe: Recipe, output: Path, cluster: _Cluster | None) -> list[Path]:
+    """Tokenize the plain-text sources of a recipe; process 0 calls the others, and removes new folders after an error."""
     from pocketbert.distill.text.writer import CORPUS_CONTENTS
 
-    section = recipe.data.corpus
-    if section is None:
-        what = "the recipe has none."
-        fix = "Add corpus: {sources: [{path: text.jsonl.gz}]} to data."
-        raise InputError(Problem("data.corpus", what, fix))
-    teacher = open_teacher(recipe)
-    output, tokenizer = resolve_output_folder(output, teacher.path), teacher.tokenizer_folder
+    section, teacher = recipe.data.corpus, open_teacher(recipe)
+    assert section is not None
+    if not current_process().main:
+        return write_corpora(section, teacher.tokenizer_folder, output)
+    output = resolve_output_folder(output, teacher.path)
     before = {p.name for p in output.iterdir()} if output.is_dir() else set()
-    with remove_new_folders_on_error(output):
+    with remove_new_folders_on_error(output), cluster or nullcontext():
         output.mkdir(parents=True, exist_ok=True)
+        order_training("corpora", "")
         try:
-            return write_corpora(section, tokenizer, output)
+            return write_corpora(section, teacher.tokenizer_folder, output, cluster)
         except InputError:
             for number in range(len(section.sources)):
                 if (name := f"{number:02d}") not in before:
@@ -96,7 +129,9 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
             raise
 
 
-def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
+def write_corpora(
+    section: CorpusSection, tokenizer: Path, destination: Path, cluster: _Cluster | None = None
+) -> list[Path]:
     """Tokenize each text source into a folder of `destination`, except sources that are tokenized corpora already.
 
     If a launcher started several processes, all of them call it. Each tokenizes sources of its own, or its part of the
@@ -106,6 +141,7 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
         section: Sources and settings.
         tokenizer: Folder of the model whose tokenizer is used.
         destination: Folder for the new corpora; that of process 0 counts.
+        cluster: Processes that tokenize in place of this one; None without.
 
     Returns:
         The corpora's folders in the order of the sources, when all are written.
@@ -123,11 +159,17 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
             tokenize_share(_read_texts(source), tokenizer)
         elif divided or rank == process.rank:
             written = Path(folder) / f"{number:02d}"
-            info = write_corpus(_read_texts(source), tokenizer, settings, written, divided=divided)
+            texts, spread = _read_texts(source), partial(_spread, cluster) if cluster is not None else None
+            info = write_corpus(texts, tokenizer, settings, written, divided=divided, spread=spread)
             print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
     exchange()
     paths = {number: Path(folder) / f"{number:02d}" for number in new}
     return [paths.get(number, Path(str(source.path))) for number, source in enumerate(section.sources)]
+
+
+def _spread(cluster: _Cluster, batches: Iterator[list[str]]) -> Iterator[_Tokens]:
+    """Yield batches of texts in their order, tokenized by the processes of a cluster."""
+    return (tokens for _, _, tokens in cluster.map((None, batch) for batch in batches))
 
 
 def _deal_sources(sources: Sequence[CorpusSource]) -> list[int | None]:

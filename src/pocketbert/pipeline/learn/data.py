@@ -51,7 +51,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.answers import name_head_labels, name_labels
 from pocketbert.pipeline.learn.corpora import is_prepared
-from pocketbert.pipeline.learn.label_order import check_trained_heads
+from pocketbert.pipeline.learn.heads import add_head_answers, check_trained_heads
 from pocketbert.pipeline.learn.validation import VALIDATION, add_validation, divide_by_own_label, with_column
 from pocketbert.pipeline.reference import label_by_model, open_teacher, task_text
 
@@ -95,6 +95,10 @@ class RunData:
     def needs_labels(self, split: str) -> bool:
         """Return whether labels are read from the rows of a split."""
         return is_labelled(self.head.task, split) and (self.labelled or split != "train")
+
+    def with_head_answers(self, recipe: Recipe, teacher: Path) -> RunData:
+        """Return a copy with the answers that models of the recipe's heads have stored in the teacher's folder."""
+        return replace(self, splits=add_head_answers(recipe, self.splits, teacher))
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
         """Return a copy in which the rows of some splits are tokenized by another tokenizer.

@@ -53,6 +53,7 @@ from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.answers import (
     ColumnSettings,
     column_outputs,
+    find_vector_map,
     fit_vectors,
     score_answers,
 )
@@ -330,6 +331,8 @@ def read_head_column_settings(recipe: Recipe, data: RunData) -> dict[int, Column
     for place, head in enumerate(task.heads):
         if (column := recipe.head_columns.get(head.name)) is not None and recipe.data.train is not None:
             training, key = take_rows_of_head(task, place, data.splits["train"]).examples, column_key(head.name)
+            if column.model is not None and all(row.answer is None for row in training):
+                continue  # the model has not answered yet
             settings[place] = ColumnSettings(column, labels[place], head.task, recipe.data.train.title, training, key)
     return settings
 
@@ -433,17 +436,28 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     return pooling
 
 
-def rotate_teacher_vectors(trained: TrainedModel) -> TrainedModel:
-    """Return a teacher with a layer behind its pooling that rotates its vectors, so that their first numbers tell most.
+def student_width(recipe: Recipe, teacher: ModelFolder) -> int:
+    """Return the width of the token states of a recipe's student. The teacher's folder gives it where the recipe does not."""
+    section = recipe.student
+    assert section is not None
+    if section.model is not None:
+        teacher = open_model_folder(section.model, section.revision, "student.model")
+    return section.dimensions or section.hidden or int(read_model_config(teacher).hidden_size)
 
-    Such vectors may be cut to the lengths in `answer.dimensions` (Matryoshka). The rotation is learned from the vectors of
-    up to 4,000 training rows: see `learn_rotation`. The teacher is returned as it is if no such length is set, if no
+
+def map_teacher_vectors(trained: TrainedModel) -> TrainedModel:
+    """Return a teacher with a layer behind its pooling that maps its vectors to what the student's are to be.
+
+    With ``student.projection: drop`` they get the student's width: see `find_vector_map`. For lengths in `answer.dimensions` (Matryoshka)
+    they are rotated so that their first numbers tell most: see `learn_rotation`. Both are learned from the vectors of
+    up to 4,000 training rows. The teacher is returned as it is if neither is set, if no
     student is distilled, if there are no training rows, if the student learns from a column of answers and only starts
     from this model, and in all processes but the first.
     """
     recipe = trained.recipe
     is_taught = bool(recipe.distill) and recipe.column is None and "train" in trained.data.splits
-    if not trained.pooling.dimensions or not is_taught or not current_process().main:
+    is_mapped = bool(trained.pooling.dimensions) or recipe.drops_projection
+    if not is_mapped or not is_taught or not current_process().main:
         return trained
     from pocketbert.distill.students.projection import learn_rotation
 
@@ -451,8 +465,13 @@ def rotate_teacher_vectors(trained: TrainedModel) -> TrainedModel:
     predictor, tokenizer = trained.open()
     rows = trained.data.splits["train"].encoded[:_ROTATION_ROWS]
     vectors = join_texts(run_rows(predictor, tokenizer, rows, task, _BATCHING, "vectors"))
-    rotation = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
-    return replace(trained, pooling=add_dense(trained.pooling, {"linear.weight": rotation}))
+    if recipe.drops_projection:
+        width = vector_width(replace(trained.pooling, layers=()), student_width(recipe, trained.source))
+        print_note(f"  the teacher's vectors of {vectors.shape[1]} numbers are mapped to the student's {width}")
+        weight = find_vector_map([*vectors], width, trained.pooling, recipe.seed).astype(np.float32)
+    else:
+        weight = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
+    return replace(trained, pooling=add_dense(trained.pooling, {"linear.weight": weight}))
 
 
 def _read_column_vectors(trained: TrainedModel) -> Matrix:

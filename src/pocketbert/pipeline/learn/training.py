@@ -42,13 +42,13 @@ from pocketbert.pipeline.learn.finishing import (
     choose_seed,
     column_settings,
     make_curve,
+    map_teacher_vectors,
     pooling_for,
     read_head_column_settings,
-    rotate_teacher_vectors,
     score_and_save,
     score_seed,
 )
-from pocketbert.pipeline.learn.label_order import order_head_labels
+from pocketbert.pipeline.learn.heads import answer_heads, order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
 from pocketbert.pipeline.learn.stage_folder import StudentState, read_general_parts, read_state, write_state
 from pocketbert.pipeline.learn.transfer import arrange_pairs, mix_rows, note_transfer
@@ -58,7 +58,7 @@ from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
     from pocketbert.core.recipe.stages import QatStage, TaskStage
-    from pocketbert.distill.methods.method import CarriedParts, ExportFunctions, TeacherStudent
+    from pocketbert.distill.methods.method import CarriedParts, TeacherStudent
     from pocketbert.distill.teacher.column import ColumnTeacher
     from pocketbert.distill.training.data import TrainData, TrainSet
     from pocketbert.distill.training.monitor import Monitor, Validation
@@ -99,8 +99,10 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         curves.append(make_curve("finetune", outcome))
     elif task.names_labels and recipe.asks_model:
         notes += order_head_labels(teacher, model, recipe, data.labels)
+    answer_heads(recipe, data.splits, at.output)
+    data = data.with_head_answers(recipe, at.output) if current_process().main else data
     trained = TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes))
-    score_and_save(rotate_teacher_vectors(trained), at.output)
+    score_and_save(map_teacher_vectors(trained), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
     if finetune is None and current_process().main:
@@ -125,8 +127,7 @@ def prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length
     from pocketbert.distill.text.pairs import GeneralSet
     from pocketbert.distill.training.data import TrainSet
 
-    rows = data.splits["train"]
-    tokenizer = TextTokenizer(source.tokenizer_folder, length)
+    rows, tokenizer = data.splits["train"], TextTokenizer(source.tokenizer_folder, length)
     if data.head.task.name is TaskName.MULTIPLE_CHOICE:
         rows = even_choices(rows)
         return TrainSet(rows, tokenizer, together=len(rows.encoded) // len(rows.examples))
@@ -206,7 +207,12 @@ class Learning:
 
     @cached_property
     def pooling(self) -> Pooling:
-        """How token states become a vector."""
+        """How the student's token states become a vector; without the teacher's layers if vectors have the student's width."""
+        return replace(self.teacher_pooling, layers=()) if self.recipe.drops_projection else self.teacher_pooling
+
+    @cached_property
+    def teacher_pooling(self) -> Pooling:
+        """How the teacher's token states become a vector."""
         return pooling_for(self.recipe, self.source)
 
 
@@ -269,6 +275,8 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
     for model, row in ((teacher, family), (student, pair.student_family)) if captured else ():
         record_attention(model, row, ())
 
+    tokenizer = TextTokenizer(learning.reader.tokenizer_folder, learning.length)
+    more: dict[str, Any] = {"tokenizer": tokenizer, "key": key, "metrics": at.metrics}
     job = StageJob(
         pair=pair,
         rows=rows,
@@ -278,8 +286,9 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
         monitor=_make_stage_monitor(learning, pair, at),
         carried=before.carried if before else _read_start_parts(learning, teacher, student),
         pooling=learning.pooling,
+        reduced=learning.teacher_pooling if recipe.drops_projection else None,
         untrained=before is None and section.model is None,
-        exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
+        exported=partial(make_export_functions, cast("QatStage", stage), recipe, learning.task, **more),
         answers=_read_answers(learning, student) if stage.method == "task" else None,
     )
     with sharded(teacher, family, recipe.teacher.shard), frozen(teacher):
@@ -305,14 +314,6 @@ def _read_start_parts(learning: Learning, teacher: Any, student: Any) -> Carried
     if learning.start is None:
         return {}
     return keep_projection(read_general_parts(learning.start.path), teacher, student)
-
-
-def _make_export_functions(
-    learning: Learning, stage: QatStage, key: str, metrics: Path, pooling: Pooling
-) -> ExportFunctions:
-    """Return the functions that export the student of a stage of method `qat`."""
-    tokenizer = TextTokenizer(learning.reader.tokenizer_folder, learning.length)
-    return make_export_functions(stage, learning.recipe, learning.task, pooling, tokenizer, key, metrics)
 
 
 def read_head_answers(recipe: Recipe, data: RunData) -> dict[str, Sequence[Any]]:
@@ -588,7 +589,7 @@ def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
         learning.reader,
         learning.student_data,
         learning.length,
-        add_carried_projection(learning.pooling, state.carried),
+        add_carried_projection(learning.pooling, {} if learning.recipe.drops_projection else state.carried),
         state.curves,
         (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
     )

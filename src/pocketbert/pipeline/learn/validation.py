@@ -311,7 +311,7 @@ def make_validation(
 
     def score(model: Any) -> float:
         """Return the metric of a model on the chosen validation rows."""
-        own = add_projection(pooling, attached_projection(model))
+        own = add_projection(pooling, None if recipe.drops_projection else attached_projection(model))
         predictor = TorchPredictor(model, head.task, family.inputs, own)
         return metric_value(evaluate(predictor, tokenizer, EvalSet(VALIDATION, head, chosen), _BATCH)[0], name)
 

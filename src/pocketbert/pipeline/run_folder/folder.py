@@ -458,6 +458,7 @@ def run_destination(recipe: Recipe, output: Path) -> Path:
     """
     student, corpus = recipe.student, recipe.data.corpus
     read = [recipe.teacher.model, student.model if student else None]
+    read += [teacher.model for teacher in recipe.head_columns.values()]
     read += [source.path for source in corpus.sources] if corpus else []
     return resolve_output_folder(output, *(path for name in read if name and (path := Path(name)).is_dir()))
 

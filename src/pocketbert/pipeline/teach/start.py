@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.options import TeachOptions
-from pocketbert.pipeline.teach.answering import Teacher
+from pocketbert.pipeline.teach.answering import Array, AskedRow, Teacher
+from pocketbert.pipeline.teach.cluster import RayCluster, list_engine_problems
 from pocketbert.pipeline.teach.writing import TeachReport, TeachSettings, teach
 
 _WITHOUT_EFFECT = "overwrite batch parallel per_minute prices key_variable weights top column engine workers".split()
@@ -37,11 +38,11 @@ def start_teaching(models: Sequence[str], source: DataSource, output: Path, opti
     asked = {key: value for key, value in asdict(options).items() if key not in _WITHOUT_EFFECT}
     asked["prompt"] = options.prompt.read_text(encoding="utf-8") if options.prompt is not None else None
     asked["weights"] = [_describe_weights(Path(name)) for name in models]
-    cluster = None
+    cluster: RayCluster[Sequence[AskedRow], list[list[Array]]] | None = None
     if options.engine == "ray":
-        from pocketbert.pipeline.teach.cluster import TeachingCluster
-
-        cluster = TeachingCluster(partial(_open_teachers, models, options, output), options)
+        open_work = partial(_open_asking, models, options, output)
+        kept = "What is answered is kept: the same command continues."
+        cluster = RayCluster(open_work, options.workers, "answer", kept, on_gpu=True)
     teachers = _open_teachers(models, options, output, with_weights=cluster is None)
     weights = [float(weight) for weight in options.weights] or [1.0] * len(teachers)
     settings = TeachSettings(source, output, options.column, weights, options.top, options.overwrite, asked)
@@ -63,11 +64,10 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
     Raises:
         InputError: Listing all problems.
     """
-    problems = list[Problem]()
-    if options.engine not in ("local", "ray"):
-        problems.append(Problem("--engine", f"there is none called '{options.engine}'.", "Set local or ray."))
-    if options.workers is not None and options.engine != "ray":
-        problems.append(Problem("--workers", "counts processes of Ray.", "Add --engine ray, or leave it out."))
+    problems = list_engine_problems(options.engine, options.workers)
+    if options.engine == "ray" and options.endpoint is not None:
+        what = "starts processes that open models, and --endpoint asks a server."
+        problems.append(Problem("--engine ray", what, "Leave it out: --parallel requests are sent at once."))
     if not models and options.endpoint is None:
         fix = "Give a fine-tuned model, or --endpoint for a language model."
         problems.append(Problem("-m/--model", "names no teacher.", fix))
@@ -114,6 +114,14 @@ def _open_teachers(
         given = options.labels, options.template, several, length, batch, with_weights
         return [open_zero_shot(name, *given) for name in models]
     return [open_teacher_model(name, options.task, length, batch, with_weights) for name in models]
+
+
+def _open_asking(
+    models: Sequence[str], options: TeachOptions, output: Path
+) -> Callable[[Sequence[AskedRow]], list[list[Array]]]:
+    """Open the teachers that the options name, and return a function that returns the answers of each to some rows."""
+    teachers = _open_teachers(models, options, output)
+    return lambda rows: [teacher.answer(rows) for teacher in teachers]
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:

@@ -42,7 +42,9 @@ from pocketbert.pipeline.teach.answering import (
 )
 
 if TYPE_CHECKING:
-    from pocketbert.pipeline.teach.cluster import TeachingCluster
+    from pocketbert.pipeline.teach.cluster import RayCluster
+
+    _Cluster = RayCluster[Sequence[AskedRow], list[list[Array]]]
 
 PORTION = 512
 """Rows that are answered, and kept, together."""
@@ -120,7 +122,7 @@ class TeachReport:
         return [*lines, *self.notes]
 
 
-def teach(teachers: Sequence[Teacher], settings: TeachSettings, cluster: TeachingCluster | None = None) -> TeachReport:
+def teach(teachers: Sequence[Teacher], settings: TeachSettings, cluster: _Cluster | None = None) -> TeachReport:
     """Ask teachers about the rows of a file, and write the rows with the mean of the answers in a column.
 
     Args:
@@ -166,7 +168,7 @@ def _answer_rows(
     settings: TeachSettings,
     source: DataSource,
     kept: KeptRows,
-    cluster: TeachingCluster | None,
+    cluster: _Cluster | None,
 ) -> None:
     """Ask the teachers about the rows that are not kept yet, and keep their answers, a portion of rows at a time.
 
@@ -188,7 +190,7 @@ def _answer_rows(
     with Meter("answers", total, kept.done) as meter:
         checked = ((portion, _check_rows(portion, source, bad)) for portion in _portions(rows, PORTION))
         sound = (item for item in checked if not bad.count)  # all problems are listed before the command ends
-        answered = _ask(teachers, sound) if cluster is None else cluster.answer(sound)
+        answered = _ask(teachers, sound) if cluster is None else cluster.map(sound)
         for portion, asked, each in answered:
             answers = [_in_order(own, order) for own, order in zip(each, orders, strict=True)]
             lines = []
