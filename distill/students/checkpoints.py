@@ -196,7 +196,7 @@ def _with_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, An
 #
 # transformers has it in Python only, with sacremoses. Here it is a tokenizer.json: Moses' rules for English as regular
 # expressions, then BPE with an end-of-word suffix. What the `tokenizers` library cannot express is listed in the limits
-# of the family's row; `tests/families/test_xlm_tokenizer.py` compares ids with the original and names every difference.
+# of the family's row; `tests/families/test_xlm.py` compares ids with the original and names every difference.
 
 _WORD_END = "</w>"
 _UNKNOWN, _FIRST, _LAST, _PAD = "<unk>", "<s>", "</s>", "<pad>"

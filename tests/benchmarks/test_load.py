@@ -42,22 +42,6 @@ def test_the_share_of_others_is_what_this_process_and_its_children_did_not_use(
     assert watch.stop().others == pytest.approx(others)
 
 
-def test_the_load_of_this_machine_is_told_and_what_nobody_counted_is_left_out(monkeypatch):
-    found = LoadWatch().stop()
-    assert found.energy is not None
-    assert found.energy.words in found.summary  # or why it cannot be read
-    monkeypatch.setattr(load, "load_average", lambda: float("nan"))
-    found = LoadWatch().stop()
-    assert found.before is None
-    assert Load.model_validate_json(found.model_dump_json()) == found
-    for values, words in (
-        ((1, 2, None), "load average 1.00 → 2.00"),
-        ((None, None, 0.5), "other processes used 50 % of the CPU time"),
-        ((None, None, None), "load not known"),
-    ):
-        assert Load(**dict(zip(("before", "after", "others"), values, strict=True))).summary == words
-
-
 def test_busy_other_cores_are_noticed_and_told(variants, texts, monkeypatch):
     busy = Load(before=1.0, after=2.0, others=0.4)
     monkeypatch.setattr(local, "LoadWatch", lambda: SimpleNamespace(stop=lambda: busy))

@@ -166,9 +166,3 @@ def test_an_older_engine_has_a_placement_and_a_reason(path, monkeypatch):
     assert [p.provider for p in found.placement] == ["XNNPACK, 1 partition", "built-in kernels"]
     assert "tflite_runtime has no profiler" in found.note
     assert LitertTimes(error="it is not there").profile(None) is None
-
-
-def test_a_package_without_the_library_is_told(monkeypatch):
-    monkeypatch.setattr(litert_profiler.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(_RefusalError, match="not installed"):
-        litert_profiler._find_library()

@@ -27,31 +27,14 @@ def test_run_prints_the_answer_on_stdout_and_progress_on_stderr(finished: Path) 
     err = finished.with_suffix(".stderr").read_text()
     assert [line.split("\t")[0] for line in out[:3]] == ["model", "student ONNX fp32", "student ONNX int8 *"]
     assert out[3:] == [f"artefact folder: {finished / 'phone'}", f"report:          {finished / 'report.html'}"]
-    for said in (
-        "train: 600 rows, 0 duplicates",
-        "student",
-        "export to ONNX",
-        "quantize ONNX to int8",
-        "verify",
-        "pack",
-    ):
-        assert said in err
+    assert all(said in err for said in ("train: 600 rows, 0 duplicates", "export to ONNX", "quantize ONNX to int8"))
     assert "Warning" not in err
     assert "Traceback" not in err
 
 
 def test_run_with_two_formats_numbers_its_steps_and_keeps_libraries_quiet(finished_tflite: Path) -> None:
-    out = finished_tflite.with_suffix(".stdout").read_text().splitlines()
-    assert [line.split("\t")[0] for line in out if "\t" in line] == [
-        "model",
-        "student TFLite fp32",
-        "student TFLite fp32 for mediapipe",
-        "student TFLite int8 *",
-        "student TFLite int8 for mediapipe",
-        "student TFLite int8 for tflite216",
-        "student ONNX fp32",
-        "student ONNX int8",
-    ]
+    out = finished_tflite.with_suffix(".stdout").read_text()
+    assert "student TFLite int8 *\t" in out and "student TFLite int8 for tflite216\t" in out
     said = finished_tflite.with_suffix(".stderr").read_text().splitlines()
     numbers = [(int(m[1]), int(m[2])) for line in said if (m := re.match(r"\[(\d+)/(\d+)\] ", line))]
     assert [number for number, _ in numbers] == [*range(1, len(numbers) + 1)]
@@ -80,13 +63,23 @@ def test_again_everything_is_finished_and_said(cli: Cli, task: Any, run_copy: Pa
     assert small["bytes"] > smaller["bytes"] == (run_copy / "phone" / smaller["file"]).stat().st_size
     assert 0.5 < smaller["score"] <= 1 and smaller["metric"] == "accuracy"
     assert small["p50_ms"] is None, "this recipe measures nothing"
+    quiet = cli("run", task.recipe, "-o", run_copy, "-q")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+    assert "artefact folder:" in quiet.stdout
     assert {p: p.stat().st_mtime_ns for p in (run_copy / "phone").rglob("*")} == before
 
 
-def test_quiet_says_nothing_but_the_answer(cli: Cli, task: Any, run_copy: Path) -> None:
-    result = cli("run", task.recipe, "-o", run_copy, "-q")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "artefact folder:" in result.stdout
+@pytest.mark.parametrize(("formats", "platform"), [((Format.COREML,), "ios"), (tuple(Format), "android")])
+def test_the_next_command_names_a_platform_that_has_a_file(
+    formats: tuple[Format, ...], platform: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artefacts = listed_folder(TaskName.TEXT_CLASSIFICATION)
+    files = [r.model_copy(update={"default": False}) for r in artefacts.models() if r.format in formats]
+    files[0] = files[0].model_copy(update={"default": True})
+    write_artefacts(tmp_path, artefacts.model_copy(update={"files": files}))
+    print_folder(tmp_path, json=False)
+    said = capsys.readouterr()
+    assert f"-o ASSETS --for {platform}" in said.out + said.err
 
 
 def test_json_answers_parse(cli: Cli, task: Any, run_copy: Path, tmp_path: Path) -> None:
@@ -155,16 +148,3 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) 
     assert "train: 32 rows, 2 duplicates (1 of them with another label), 1 truncated at 40" in result.stdout
     assert "train rows that occur in eval or overlap with its texts: 1 (left out of training)" in result.stdout
     assert not list(tmp_path.glob("run*"))
-
-
-@pytest.mark.parametrize(("formats", "platform"), [((Format.COREML,), "ios"), (tuple(Format), "android")])
-def test_the_next_command_names_a_platform_that_has_a_file(
-    formats: tuple[Format, ...], platform: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    artefacts = listed_folder(TaskName.TEXT_CLASSIFICATION)
-    files = [r.model_copy(update={"default": False}) for r in artefacts.models() if r.format in formats]
-    files[0] = files[0].model_copy(update={"default": True})
-    write_artefacts(tmp_path, artefacts.model_copy(update={"files": files}))
-    print_folder(tmp_path, json=False)
-    said = capsys.readouterr()
-    assert f"-o ASSETS --for {platform}" in said.out + said.err

@@ -32,9 +32,10 @@ def test_all_mistakes_of_a_recipe_are_told_with_their_lines(cli: Cli, task: Any,
     bad.write_text(text.replace("lr: 0.003", "lr: fast", 1))
     lines = [line.strip(" -") for line in bad.read_text().splitlines()]
     for arguments in (["recipes", "validate", bad], ["run", bad, "-o", tmp_path / "run"]):
-        result = cli(*arguments)
+        result = cli(*arguments, "nonsense")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("3 problems:\n")
+        assert result.stderr.startswith("4 problems:\n")
+        assert "'nonsense': not of the form key.sub=value." in result.stderr
         for line, what in (
             ("lr: fast", "teacher.finetune.lr: 'fast': "),
             ("layer: 1", "student.layer: unknown key 'layer'; did you mean 'layers'?"),
@@ -45,26 +46,17 @@ def test_all_mistakes_of_a_recipe_are_told_with_their_lines(cli: Cli, task: Any,
 
 
 @pytest.mark.parametrize(
-    ("overrides", "messages"),
+    ("overrides", "message"),
     [
-        (
-            ["student.layers=none", "seeds=3", "nonsense"],
-            [
-                "student.layers",
-                "unknown key 'seeds'; did you mean 'seed'?",
-                "'nonsense': not of the form key.sub=value.",
-            ],
-        ),
-        (["distill.0=1.5", "distill.0.steps=3"], ["'distill.0' is 1.5, which has no keys."]),
-        ([f"name{'.a' * 5000}=1"], ["nested more than 20 deep"]),
-        ([f"distill.{'9' * 5000}=1"], ["the recipe has no entry"]),
+        (["distill.0=1.5", "distill.0.steps=3"], "'distill.0' is 1.5, which has no keys."),
+        ([f"name{'.a' * 5000}=1"], "nested more than 20 deep"),
+        ([f"distill.{'9' * 5000}=1"], "the recipe has no entry"),
     ],
-    ids=["three mistakes", "below a number", "too deep", "large index"],
+    ids=["below a number", "too deep", "large index"],
 )
-def test_mistakes_in_overrides(cli: Cli, task: Any, overrides: list[str], messages: list[str]) -> None:
+def test_mistakes_in_overrides(cli: Cli, task: Any, overrides: list[str], message: str) -> None:
     result = cli("recipes", "validate", task.recipe, *overrides)
-    assert result.exit_code == 2, result.output
-    assert all(message in result.stderr for message in messages), result.stderr
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
 
 
 def test_bad_rows_of_all_files_are_told_up_to_a_number(cli: Cli, task: Any, tmp_path: Path) -> None:
@@ -74,7 +66,9 @@ def test_bad_rows_of_all_files_are_told_up_to_a_number(cli: Cli, task: Any, tmp_
     train = tmp_path / "train.jsonl"
     train.write_text("\n".join(lines) + "\n")
     data = {"train": {"path": str(train)}, "eval": {"path": "gone.jsonl"}}
-    result = cli("run", task.variant(tmp_path / "r.yaml", data=data), "-o", tmp_path / "run")
+    recipe = task.variant(tmp_path / "r.yaml", data=data)
+    assert cli("run", recipe, "-o", tmp_path / "run", "--dry-run").exit_code == 2
+    result = cli("run", recipe, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert result.stderr.count(f"{train}:") == 21  # 20 rows and the line that counts the rest
     for said in (
@@ -111,18 +105,12 @@ def test_wrong_labels_and_teachers_are_refused_before_the_first_step(
             ),
         ),
         ({"teacher": {"finetune": None}}, ("has no trained head for text-classification", "teacher.finetune")),
-        (
-            {"data": {"train": {"path": "none.jsonl"}, "eval": {"path": "nor.jsonl"}}},
-            ("none.jsonl: file not found.", "nor.jsonl: file not found."),
-        ),
     ]
     for changes, messages in cases:
-        recipe = task.variant(tmp_path / "r.yaml", **changes)
-        for more in ((), ("--dry-run",)) if changes is cases[-1][0] else ((),):
-            result = cli("run", recipe, "-o", tmp_path / "run", *more)
-            assert result.exit_code == 2, result.output
-            assert all(message in result.stderr for message in messages), result.stderr
-            assert not (tmp_path / "run" / "teacher").exists()
+        result = cli("run", task.variant(tmp_path / "r.yaml", **changes), "-o", tmp_path / "run")
+        assert result.exit_code == 2, result.output
+        assert all(message in result.stderr for message in messages), result.stderr
+        assert not (tmp_path / "run" / "teacher").exists()
 
 
 def test_labels_in_another_order_are_permuted(cli: Cli, task: Any, finished: Path, tmp_path: Path) -> None:
@@ -211,19 +199,11 @@ EXPORT = ["export", "-m", ".", "-o", "x"]
         (["export", "-m", "."], "Missing option"),
         (["run"], "no recipe and no data"),
         ([*EXPORT, "--scheme", "int4"], "--scheme: 'int4' is not allowed; did you mean 'int8'?"),
-        ([*EXPORT, "--format", "onx"], "--format: 'onx' is not allowed; did you mean 'onnx'?"),
         ([*EXPORT, "--format", ","], "--format: is empty; give at least 1."),
-        ([*EXPORT, "--format", "onnx, onnx"], "--format: lists a format twice"),
         ([*EXPORT, "--runtime", "tflite261"], "--runtime: 'tflite261' is not allowed; did you mean 'tflite216'?"),
         ([*EXPORT, "--scheme", "w8"], "--scheme: onnx has no 'w8' in this version, only fp32, int8,"),
-        (
-            [*EXPORT, "--scheme", "int8,a8w8", "--runtime", "openvino"],
-            "ranges on training texts; name them in --calibrate.",
-        ),
         ([*EXPORT, "--scheme", "int8,fp16", "--format", "onnx"], "no exported format has 'fp16', only tflite, coreml"),
-        ([*EXPORT, "--task", "text-clasification"], "did you mean 'text-classification'?"),
         ([*EXPORT, "--task", "summarise"], "'summarise' is not allowed; allowed: feature-extraction, fill-mask"),
-        ([*EXPORT, "--opset", "21", "--atol", "-1"], "--opset: 21: input should be less than or equal to 20."),
         ([*EXPORT, "--opset", "21", "--atol", "-1"], "--atol: -1.0: input should be greater than 0."),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
         (["run", "sst3"], "no recipe file here and no shipped recipe of that name; did you mean 'sst2'?"),
@@ -246,17 +226,10 @@ def test_wrong_usage(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_wrong_choices_are_listed_together(cli: Cli, finished: Path, tmp_path: Path) -> None:
-    wrong = ("--format", "onnx,openvino", "--scheme", "int4", "--runtime", "tflite216,ios")
-    result = cli("export", "-m", finished / "student", "-o", tmp_path / "x", *wrong)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("3 problems:\n")
-    for said in ("--format: 'openvino' is not allowed", "--scheme: 'int4' is", "--runtime: 'ios' is"):
-        assert said in result.stderr
-    for more in (["--scheme", "w8"], ["--runtime", "tflite216"]):  # a folder that has ONNX files only
+def test_what_a_folder_of_onnx_files_cannot_become_is_refused(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    for more in (["--scheme", "w8"], ["--runtime", "tflite216"]):
         small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "x", *more)
-        assert small.exit_code == 2
-        assert "Error: --" in small.stderr
+        assert (small.exit_code, "Error: --" in small.stderr) == (2, True), small.output
     assert not list(tmp_path.glob("*x*"))
 
 
@@ -270,11 +243,10 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["predict", "doctor", pytest.param("export", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["predict", pytest.param("export", marks=pytest.mark.slow)])
 def test_commands_need_no_home_folder(finished: Path, tmp_path: Path, command: str) -> None:
     arguments = {
         "predict": ["-m", str(finished / "phone"), "the song"],
-        "doctor": [],
         "export": ["-m", str(finished / "student"), "-o", str(tmp_path / "out"), "--format", "onnx", "-q"],
     }[command]
     own = ("HOME", "POCKETBERT_CACHE", "XDG_CACHE_HOME", "HF_HOME", "USER", "LOGNAME")

@@ -17,7 +17,6 @@ from filelock import FileLock
 
 from pocketbert import api
 from pocketbert.core.artefacts import list_integrity_problems, read_artefacts
-from pocketbert.core.errors import note_kept
 from support.commands import command, one_core
 from support.folders import tree
 from support.runs import undo
@@ -82,14 +81,10 @@ def test_missing_demo_teacher(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monk
     for arguments in (["demo"], ["run", "sst2"], ["export", "-m", "minilm-l6"]):
         result = cli(*arguments, "-o", tmp_path / "out")
         assert (result.exit_code, result.stdout) == (4, "")
-        assert result.stderr.startswith("Error: the demo teacher 'minilm-l6' is not installed. ")
-        assert result.stderr.strip().endswith(fix)
+        assert "the demo teacher 'minilm-l6' is not installed. " in result.stderr and fix in result.stderr
         assert not list(tmp_path.glob("out*"))
-    doctor = cli("doctor")
-    assert doctor.exit_code == 0
-    [line] = [x for x in doctor.stdout.splitlines() if x.startswith("demo teacher")]
-    assert "MISSING" in line
-    assert fix in line
+    [line] = [x for x in cli("doctor").stdout.splitlines() if x.startswith("demo teacher")]
+    assert "MISSING" in line and fix in line
 
 
 def test_the_doctor_names_the_gpu_that_lacks_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,16 +322,6 @@ def test_single_files_are_replaced_only_when_asked(cli: Cli, run_copy: Path, tmp
         assert cli(*commands[name], tmp_path / "deep" / "er" / name).exit_code == 0
 
 
-def test_wrong_input_leaves_no_run_folder(cli: Cli, task: Any, tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text("no rows\n")
-    recipe = task.variant(tmp_path / "r.yaml", data={"train": {"path": str(tmp_path / "train.jsonl")}})
-    (tmp_path / "empty").mkdir()
-    for output in (tmp_path / "a" / "run", tmp_path / "empty"):
-        assert cli("run", recipe, "-o", output).exit_code == 2
-    assert names_in(tmp_path) == {"train.jsonl", "r.yaml", "empty"}
-    assert names_in(tmp_path / "empty") == set()
-
-
 # 130 and 143: signals
 
 
@@ -375,19 +360,3 @@ def test_signals_end_a_command_in_order_and_keep_its_state(
     assert states["data"] == "finished"
     assert states["teacher"] == "unfinished"
     assert states["distill.0"] == states["student"] == "to do"
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_interrupted_command_says_that_it_continues_only_where_work_is_kept(
-    kept: bool, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        error = KeyboardInterrupt()
-        if kept:
-            note_kept(error, tmp_path)
-        raise error
-
-    monkeypatch.setattr(api, "verify", interrupted)
-    ended = cli("verify", "-m", tmp_path)
-    after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
-    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (130, f"Stopped by Ctrl-C. {after}")

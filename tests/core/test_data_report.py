@@ -37,23 +37,12 @@ def report(rows: list[tuple[str, int, int]]) -> SplitReport:
     return split_report("train", "a.jsonl", prepared, LABELS, LabelKind.NAME)
 
 
-def test_numbers_of_a_small_split() -> None:
+def test_numbers_of_a_small_split_and_their_lines() -> None:
     made = report([("a", 0, 3), ("b", 1, 10), ("A ", 0, 3), ("a", 1, 4), ("c", 1, 10)])
     assert (made.rows, made.duplicates, made.conflicting, made.truncated) == (5, 2, 1, 2)
     assert made.labels == {"no": 2, "yes": 3, "never": 0}
     assert made.tokens_mean == pytest.approx(6.0)
     assert (made.tokens_p50, made.tokens_p95, made.tokens_max) == (4, 10, 10)
-
-
-@given(st.lists(st.integers(1, 200), min_size=1, max_size=100))
-def test_percentiles_are_nearest_rank(lengths: list[int]) -> None:
-    made = report([(f"text {i}", 0, n) for i, n in enumerate(lengths)])
-    ordered = sorted(lengths)
-    assert made.tokens_p50 == np.percentile(ordered, 50, method="inverted_cdf")
-    assert made.tokens_p95 == np.percentile(ordered, 95, method="inverted_cdf")
-
-
-def test_the_lines_say_the_numbers() -> None:
     whole = DataReport(max_length=10, splits=[report([("a", 0, 3), ("a", 1, 10)])], train_in_eval=4, notes=["look out"])
     lines = whole.lines()
     assert lines[0].startswith("train: 2 rows, 1 duplicate (1 of them with another label), 1 truncated at 10")
@@ -62,6 +51,14 @@ def test_the_lines_say_the_numbers() -> None:
         "train rows that occur in eval or overlap with its texts: 4 (left out of training)",
         "look out",
     ]
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=100))
+def test_percentiles_are_nearest_rank(lengths: list[int]) -> None:
+    made = report([(f"text {i}", 0, n) for i, n in enumerate(lengths)])
+    ordered = sorted(lengths)
+    assert made.tokens_p50 == np.percentile(ordered, 50, method="inverted_cdf")
+    assert made.tokens_p95 == np.percentile(ordered, 95, method="inverted_cdf")
 
 
 def test_a_majority_is_noted() -> None:

@@ -34,17 +34,9 @@ def devices():
         remove_device(info.name)
 
 
-def test_the_built_in_devices():
-    spelled = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "qnn-host:SOC"]
-    spelled += ["litert-npu:SOC", "vela:CONFIG[@SYSTEM+MEMORY]", "qai-hub:PHONE", "browser", "coreml", "android"]
-    assert [d.spelled for d in DEVICES.values()] == spelled
-    others = {
-        "qemu-arm64": Provenance.EMULATED,
-        "qnn-host": Provenance.EMULATED,
-        "litert-npu": Provenance.COMPILED_ONLY,
-        "vela": Provenance.ESTIMATED,
-    }
-    assert {name: d.provenance for name, d in DEVICES.items() if d.provenance is not Provenance.MEASURED} == others
+def test_figures_of_built_in_devices_are_measured_emulated_or_estimated():
+    assert DEVICES["local"].provenance is Provenance.MEASURED
+    assert DEVICES["qemu-arm64"].provenance is Provenance.EMULATED
     assert DEVICES["coreml"].yields.endswith("; estimated: placement")
 
 
@@ -85,14 +77,13 @@ def test_all_wrong_names_of_a_command_are_told_at_once():
     assert [p.where for p in caught.value.problems] == ["--device", "--device"]
 
 
+TIMES = dict.fromkeys((Figure.LATENCY, Figure.LOAD_TIME), Provenance.EMULATED)
+
+
 @pytest.mark.parametrize(
     ("name", "figures", "message"),
     [
-        (
-            "chip",
-            dict.fromkeys((Figure.LATENCY, Figure.LOAD_TIME), Provenance.EMULATED),
-            "latency, load time cannot be",
-        ),
+        ("chip", TIMES, "latency, load time cannot be"),
         ("chip", {Figure.LATENCY: Provenance.COMPILED_ONLY}, "latency cannot be compiled-only"),
         ("chip", {}, "no figure"),
         ("local", COUNTED, "registered already"),

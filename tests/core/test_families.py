@@ -31,24 +31,21 @@ from pocketbert.core.types import Format, Runtime, Scheme, Signal
 from support.tiny import FAMILIES
 
 
-def test_a_family_that_no_exporter_writes_is_refused_with_what_to_do_instead() -> None:
+def test_a_family_is_found_by_its_name_and_model_type_and_refused_where_no_exporter_writes_it() -> None:
     with pytest.raises(InputError, match=r"teacher.model: no exporter writes IB-BERT.*Distil a MobileBERT"):
         check_exportable(family_of("ib_bert"), "teacher.model")
     for name in ("bert", "roberta", "distilbert", "mobilebert"):
         check_exportable(family_of(name))
+    assert family_of("roberta").title == "RoBERTa"
+    assert find_family("ib-bert").title == "IB-BERT"
+    with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
+        find_family("robert", "--family")
 
 
 @pytest.mark.parametrize("family", all_families(), ids=FAMILIES)
 def test_every_signal_is_valid_or_has_a_reason(family: Family) -> None:
     for signal in Signal:
         assert (signal in family.signals) != bool(family.invalid_signals.get(signal))
-
-
-def test_a_family_is_found_by_its_name_and_by_model_type() -> None:
-    assert family_of("roberta").title == "RoBERTa"
-    assert find_family("ib-bert").title == "IB-BERT"
-    with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
-        find_family("robert", "--family")
 
 
 @pytest.mark.parametrize("kind", ["distil-bert", "roformer", "convbert", "squeeze_bert", "xlm-roberta-xl"])
@@ -62,7 +59,9 @@ def test_another_kind_of_model_is_refused_without_a_guess_what_was_meant(kind: s
     )
 
 
-def test_users_add_and_replace_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_add_and_replace_rows_and_an_unknown_key_names_the_function_that_registers_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(table, "_FAMILIES", dict(table._FAMILIES))
     mine = replace(family_of("bert"), name="mine", model_types=("my-bert",))
     register_family(mine)
@@ -70,9 +69,6 @@ def test_users_add_and_replace_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     register_family(replace(mine, padding_side="left"))
     assert family_of("my-bert").padding_side == "left"
     assert [f.name for f in all_families()].count("mine") == 1
-
-
-def test_a_key_that_nothing_is_registered_under_is_named_with_the_function_that_registers_one() -> None:
     with pytest.raises(InputError, match=r"family x: no adapter is registered as 'mask-5d'.*register_adapter"):
         ADAPTERS.find("mask-5d", "family x")
 

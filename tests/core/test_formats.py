@@ -5,21 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pocketbert.core import formats
-from pocketbert.core.formats import FORMATS, FormatInfo
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.types import Format, Runtime, Scheme
-
-
-@pytest.mark.parametrize("info", FORMATS.values(), ids=str)
-def test_a_row_is_whole(info: FormatInfo) -> None:
-    assert info.suffix == (".mlpackage" if info.name is Format.COREML else f".{info.name}")
-    assert info.schemes[0] is Scheme.FP32
-    assert info.base in info.schemes
-    assert info.takes(Scheme.INT8)
-    assert set(info.instead.values()) <= set(info.schemes)
-    assert FORMATS[info.name] is info
-    assert info.engines
-    assert info.libraries
-    assert info.reader
 
 
 def test_every_format_scheme_and_runtime_is_served() -> None:
@@ -27,14 +14,6 @@ def test_every_format_scheme_and_runtime_is_served() -> None:
     forms = [form for info in FORMATS.values() for form in info.forms]
     assert {s for info in FORMATS.values() for s in info.schemes} | {s for s, _ in forms} == set(Scheme)
     assert {r for _, r in forms} == set(Runtime)
-
-
-def test_the_inputs_are_those_that_phones_feed() -> None:
-    assert {name: (info.dtype, info.fixed_lengths) for name, info in FORMATS.items()} == {
-        Format.ONNX: ("int64", False),
-        Format.TFLITE: ("int32", True),
-        Format.COREML: ("int32", True),
-    }
 
 
 @pytest.mark.parametrize(

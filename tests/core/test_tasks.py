@@ -61,14 +61,13 @@ def test_heads_of_a_config_that_no_model_has_are_refused(heads: Any, labels: lis
     assert said in str(caught.value)
 
 
-def test_heads_are_read_in_the_order_of_their_columns() -> None:
+def test_heads_are_read_in_the_order_of_their_columns_and_thousands_refused_before_these_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heads, labels = heads_of(*(f"h{i}" for i in range(16)))
     assert [*(read_heads({HEADS_KEY: dict(reversed(heads.items()))}, labels, "config.json") or ())] == [*heads]
     assert read_heads({HEADS_KEY: None}, labels, "config.json") is None
     assert read_heads({}, labels, "config.json") is None
-
-
-def test_thousands_of_heads_are_refused_before_their_columns_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     heads, labels = heads_of(*(f"h{i}" for i in range(8000)))
     monkeypatch.delattr("pocketbert.core.tasks.several_task")  # which takes seconds for them
     with pytest.raises(InputError, match="does not fit the labels"):

@@ -34,7 +34,7 @@ def green() -> Iterator[Colour]:
     del Colour._known["green"]
 
 
-def test_a_name_exists_once(green: Colour) -> None:
+def test_a_name_exists_once_is_a_string_and_in_the_schema(green: Colour) -> None:
     assert Colour("green") is green is Colour.register("green")
     assert [*Colour] == ["red", "green"]
     assert len(Colour) == 2
@@ -43,13 +43,12 @@ def test_a_name_exists_once(green: Colour) -> None:
     assert pickle.loads(pickle.dumps(green)) is green
     assert copy.deepcopy({"a": [green]})["a"][0] is green
     assert Painted(colour=green).model_copy(deep=True).colour is green
-
-
-def test_a_name_is_a_string(green: Colour) -> None:
     assert f"{green}/{green.value}" == "green/green"
     assert type(str(green)) is type(green.value) is str
     assert {green: 1}["green"] == 1
     assert json.dumps({"a": green}) == '{"a": "green"}'
+    listed = Painted.model_json_schema()["$defs"]["Colour"]
+    assert listed == {"description": "A colour.", "enum": ["red", "green"], "title": "Colour", "type": "string"}
 
 
 @pytest.mark.parametrize("value", ["blue", "", "RED", 1, None])
@@ -78,8 +77,3 @@ def test_pydantic_takes_registered_names_only(green: Colour) -> None:
             Painted.model_validate({"colour": wrong})
         [error] = caught.value.errors()
         assert (error["type"], error["ctx"]) == ("enum", {"expected": "'red' or 'green'"})
-
-
-def test_the_json_schema_lists_what_is_registered_when_it_is_made(green: Colour) -> None:
-    listed = Painted.model_json_schema()["$defs"]["Colour"]
-    assert listed == {"description": "A colour.", "enum": ["red", "green"], "title": "Colour", "type": "string"}

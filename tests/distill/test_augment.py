@@ -1,10 +1,7 @@
 """Copies of texts: what they change, what they leave, what decides them, and the files that keep them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +19,10 @@ from pocketbert.distill.text.tokenizer import CorpusTokenizer
 from pocketbert.distill.word_vectors import EmbeddingVectors, FileVectors, Neighbours, WordReader
 
 TEXT = "Set an alarm: Play music,  PLEASE stop the (quick) weather"
-PAIRS = [("good film", "brown fox jumps"), ("lazy dog", "happy morning music")]
 
 
 @pytest.fixture(scope="module")
-def reader(tiny_model: Callable[..., Path]) -> WordReader:
+def reader(tiny_model) -> WordReader:
     return WordReader(tiny_model("bert"), TokenizerKind.WORDPIECE)
 
 
@@ -48,11 +44,11 @@ class Kit:
 
 
 @pytest.fixture(scope="module")
-def kit(reader: WordReader) -> Kit:
+def kit(reader) -> Kit:
     return Kit(reader)
 
 
-def test_only_words_of_meaning_change_and_all_else_stays_to_the_byte(kit: Kit, reader: WordReader) -> None:
+def test_only_words_of_meaning_change_and_all_else_stays_to_the_byte(kit, reader):
     copies = kit.texts(TEXT, probability=1.0, copies=20)
     assert copies
     between = [" an ", ": ", " ", ",  PLEASE ", " the (", ") "]
@@ -68,7 +64,7 @@ def test_only_words_of_meaning_change_and_all_else_stays_to_the_byte(kit: Kit, r
             assert other[0].isupper() == word[0].isupper()
 
 
-def test_candidates_are_whole_words_of_the_vocabulary(kit: Kit, reader: WordReader) -> None:
+def test_candidates_are_whole_words_of_the_vocabulary(kit, reader):
     vocabulary = set(reader.vocabulary().values())
     assert {"film", "music"} <= vocabulary
     assert not {"ing", "##ing", "the", "please", "[MASK]", "a", "7", "!"} & vocabulary
@@ -87,13 +83,13 @@ def test_candidates_are_whole_words_of_the_vocabulary(kit: Kit, reader: WordRead
         ("Éclair", "cake", "Cake"),
     ],
 )
-def test_capitals_are_those_of_the_word(kit: Kit, word: str, candidate: str, written: str) -> None:
+def test_capitals_are_those_of_the_word(kit, word, candidate, written):
     vectors = FileVectors([word.lower(), candidate], np.eye(2, dtype=np.float32) + 0.1)
     assert kit.texts(f"the {word}!", vectors=vectors, probability=1.0) == [f"the {written}!"]
 
 
 @pytest.mark.parametrize("text", ["我们 喜欢 音乐", "กินข้าว", "123 4x4 :-)", "it is the n't", "", "  ", "مرحبا بالعالم"])
-def test_texts_without_such_words_have_no_copies(kit: Kit, text: str) -> None:
+def test_texts_without_such_words_have_no_copies(kit, text):
     assert kit.texts(text, probability=1.0) == []
 
 
@@ -103,9 +99,7 @@ def test_texts_without_such_words_have_no_copies(kit: Kit, text: str) -> None:
     st.integers(1, 12),
     st.lists(st.sampled_from(["good", "the", "fox", "!", "foxes", "Day"]), max_size=8),
 )
-def test_at_most_n_copies_all_different_and_none_the_row(
-    kit: Kit, probability: float, copies: int, words: list[str]
-) -> None:
+def test_at_most_n_copies_all_different_and_none_the_row(kit, probability, copies, words):
     text = " ".join(words)
     made = kit.texts(text, probability=probability, copies=copies)
     assert len(made) <= (copies if probability else 0)
@@ -114,7 +108,7 @@ def test_at_most_n_copies_all_different_and_none_the_row(
     assert kit.texts(text, probability=probability, copies=30)[: len(made)] == made, "more begin with the same ones"
 
 
-def test_the_share_of_replaced_words_is_the_probability(kit: Kit) -> None:
+def test_the_share_of_replaced_words_is_the_probability(kit):
     text = "good bad happy sad music light order number quick brown"
     rows = [SourceRow(i, (text,)) for i in range(400)]
     changed = [
@@ -125,7 +119,7 @@ def test_the_share_of_replaced_words_is_the_probability(kit: Kit) -> None:
     assert np.sum(changed) / (400 * 5 * 10) == pytest.approx(0.3, abs=0.02)
 
 
-def test_copies_depend_on_seed_and_number_and_not_on_company(kit: Kit) -> None:
+def test_copies_depend_on_seed_and_number_and_not_on_company(kit):
     texts = [TEXT, "good music", "never again happy", TEXT, "foxes jump over"]
     rows = [SourceRow(i, (text,)) for i, text in enumerate(texts)]
     together = kit(probability=0.5).copies(rows)
@@ -134,7 +128,7 @@ def test_copies_depend_on_seed_and_number_and_not_on_company(kit: Kit) -> None:
     assert together != kit(seed=2, probability=0.5).copies(rows)
 
 
-def test_each_text_of_a_pair_has_n_copies_beside_the_rows_own_partner(kit: Kit) -> None:
+def test_each_text_of_a_pair_has_n_copies_beside_the_rows_own_partner(kit):
     words = "good bad happy sad music light order number quick brown"
     pair = (words, f"never {words}")
     for texts, expected in (((words,), 30), (pair, 60), (("good music", "good music"), None)):
@@ -156,7 +150,7 @@ class Planted:
         return [[("dog",) for w in t.words if w.token is not None] for t in texts]
 
 
-def test_the_head_is_asked_for_words_of_one_piece_and_neighbours_for_others(kit: Kit) -> None:
+def test_the_head_is_asked_for_words_of_one_piece_and_neighbours_for_others(kit):
     neighbours = Neighbours(EmbeddingVectors(kit.table, kit.reader), 5).find(["foxes"])[0]
     for copy in kit.texts("Good foxes jumps", masked=Planted(), probability=1.0):
         first, second, third = copy.split()
@@ -164,7 +158,7 @@ def test_the_head_is_asked_for_words_of_one_piece_and_neighbours_for_others(kit:
         assert second in neighbours
 
 
-def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
+def test_a_byte_level_vocabulary(tmp_path):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())
@@ -191,9 +185,7 @@ TEXTS = ["good music, never foxes again", "happy", "the quick brown fox jumps ov
 
 
 @pytest.fixture
-def asked(
-    tiny_model: Callable[..., Path], make_classifier: Callable[..., Any]
-) -> Callable[..., tuple[Any, MaskedWords, WordReader]]:
+def asked(tiny_model, make_classifier) -> Callable[..., tuple[Any, MaskedWords, WordReader]]:
     """`asked(family, count, positions)`: model, what asks it, its tokenizer."""
 
     def build(family: str = "bert", count: int = 4, positions: int = 64) -> tuple[Any, MaskedWords, WordReader]:
@@ -208,9 +200,7 @@ def asked(
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_the_model_reads_the_hidden_word_and_then_the_text_as_it_is(
-    family: str, asked: Any, tiny_model: Callable[..., Path]
-) -> None:
+def test_the_model_reads_the_hidden_word_and_then_the_text_as_it_is(family, asked, tiny_model):
     model, masked, reader = asked(family, count=6)
     (read,) = reader.read(["good music foxes day"])
     (found,) = masked.candidates([read])
@@ -233,14 +223,14 @@ def test_the_model_reads_the_hidden_word_and_then_the_text_as_it_is(
     assert found[1] == tuple(entries[i] for i in sorted(best))
 
 
-def test_candidates_do_not_depend_on_what_is_asked_together(asked: Any) -> None:
+def test_candidates_do_not_depend_on_what_is_asked_together(asked):
     _, masked, reader = asked()
     read = reader.read(TEXTS)
     alone = [masked.candidates([r])[0] for r in read]
     assert masked.candidates(read * 30) == alone * 30, "several batches"
 
 
-def test_long_texts_are_read_around_the_word(asked: Any) -> None:
+def test_long_texts_are_read_around_the_word(asked):
     model, masked, reader = asked(positions=24)
     widths = []
     model.register_forward_pre_hook(
@@ -270,9 +260,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("change", [{}, {"key": "other"}, {"rows": 9}, {"at_once": 5}])
-def test_copies_are_kept_in_order_and_those_of_something_else_are_made_again(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_copies_are_kept_in_order_and_those_of_something_else_are_made_again(tmp_path, change):
     CopyStore(tmp_path / "work", "key", 10, 4).fill(ROWS, Counting)
     again, told = Counting(), {"key": "key", "rows": 10, "at_once": 4, **change}
     store = CopyStore(tmp_path / "work", **told)
@@ -284,7 +272,7 @@ def test_copies_are_kept_in_order_and_those_of_something_else_are_made_again(
 @pytest.mark.parametrize(
     ("name", "message"), [("thesis.txt", "holds no augmented rows"), ("augment.json", r"augment\.json")]
 )
-def test_a_folder_of_something_else_is_not_touched(tmp_path: Path, name: str, message: str) -> None:
+def test_a_folder_of_something_else_is_not_touched(tmp_path, name, message):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / name).write_text("{")
     with pytest.raises(InputError, match=message):

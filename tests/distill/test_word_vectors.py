@@ -1,9 +1,6 @@
 """Words of a text, their vectors from a table or a file, and the nearest words."""
 
-from __future__ import annotations
-
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +25,7 @@ LINES = np.array([[1, 0, 0.1], [1, 0.1, 0], [0, 1, 0], [0.9, 0, 0.2], [0, 0, 1]]
 
 
 @pytest.fixture(scope="module")
-def reader(tiny_model: Callable[..., Path]) -> WordReader:
+def reader(tiny_model) -> WordReader:
     return WordReader(tiny_model("bert"), TokenizerKind.WORDPIECE)
 
 
@@ -36,7 +33,7 @@ def draw_table(rows: int = 400) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(rows, 8)).astype(np.float32)
 
 
-def test_offsets_are_code_points(reader: WordReader) -> None:
+def test_offsets_are_code_points(reader):
     text = "😀 café  Music\tgood"
     (read,) = reader.read([text])
     assert [w.text for w in read.words] == ["café", "Music", "good"]
@@ -44,22 +41,13 @@ def test_offsets_are_code_points(reader: WordReader) -> None:
     assert [w.token is None for w in read.words] == [True, False, False]
 
 
-def test_words_of_several_pieces_have_the_mean_of_their_rows(reader: WordReader) -> None:
+def test_words_of_several_pieces_have_the_mean_of_their_rows(reader):
     (pieces,) = reader.pieces(["foxes"])
     assert len(pieces) > 1
     table = draw_table()
     night = next(i for i, w in reader.vocabulary().items() if w == "night")
     table[night] = 3 * table[pieces].mean(0)
     assert Neighbours(EmbeddingVectors(table, reader), 1).find(["foxes"]) == [("night",)]
-
-
-def test_neighbours_are_the_nearest_by_cosine(reader: WordReader) -> None:
-    vectors = EmbeddingVectors(draw_table(), reader)
-    place = list(vectors.words).index("music")
-    cosines = vectors.matrix @ vectors.matrix[place]
-    cosines[place] = -2
-    nearest = {vectors.words[i] for i in np.argsort(-cosines)[:4]}
-    assert set(Neighbours(vectors, 4).find(["music"])[0]) == nearest
 
 
 # --- similar words, as token ids ---
@@ -69,7 +57,7 @@ def ids(*tokens: str) -> tuple[int, ...]:
     return tuple(vocabulary(0).index(t) for t in tokens)
 
 
-def test_the_nearest_words_of_as_many_tokens(reader: WordReader) -> None:
+def test_the_nearest_words_of_as_many_tokens(reader):
     known = NearestWords(FileVectors(WORDS, LINES), reader, len(vocabulary(0)), count=2)
     assert list(known.of(ids("good"))) == [ids("great")], "walking is nearer than poor, and has several tokens"
     assert list(known.of(ids("week"))) == [], "the file lacks it"
@@ -78,7 +66,7 @@ def test_the_nearest_words_of_as_many_tokens(reader: WordReader) -> None:
     assert list(beyond.of(ids("good"))) == [], "the model has no such token"
 
 
-def test_a_teachers_embeddings_serve_where_there_is_no_file(reader: WordReader) -> None:
+def test_a_teachers_embeddings_serve_where_there_is_no_file(reader):
     table = draw_table(len(vocabulary(0)))
     table[ids("music")[0]] = table[ids("lazy")[0]] * 1.1
     known = NearestWords(EmbeddingVectors(table, reader), reader, len(table), count=1)
@@ -86,7 +74,7 @@ def test_a_teachers_embeddings_serve_where_there_is_no_file(reader: WordReader) 
     assert list(known.of(ids("[UNK]"))) == []
 
 
-def test_the_key_tells_words_vectors_and_count_apart(reader: WordReader) -> None:
+def test_the_key_tells_words_vectors_and_count_apart(reader):
     told = [(WORDS, LINES, 2), (WORDS, LINES, 3), (WORDS, LINES + 1, 2), (WORDS[::-1], LINES, 2)]
     keys = [NearestWords(FileVectors(names, lines), reader, 90, count).key() for names, lines, count in told]
     assert len({str(k) for k in keys}) == 4
@@ -102,7 +90,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "header"), [("v.txt", []), ("v.txt.gz", []), ("v.txt", ["8 3"])])
-def test_words_and_their_neighbours(tmp_path: Path, name: str, header: list[str]) -> None:
+def test_words_and_their_neighbours(tmp_path, name, header):
     vectors = read_word_vectors(write(tmp_path / name, *header, *FILE, "Paris 0 0 1"))
     assert list(vectors.words) == ["film", "movie", "tree", "oak", "Paris"]
     assert np.linalg.norm(vectors.matrix, axis=1) == pytest.approx(1)
@@ -110,18 +98,18 @@ def test_words_and_their_neighbours(tmp_path: Path, name: str, header: list[str]
     assert found.find(["film", "Film", "tree", "unheard"]) == [("movie",), ("movie",), ("oak",), ()]
 
 
-def test_words_with_blanks_and_trailing_blanks_as_glove_and_fasttext_have_them(tmp_path: Path) -> None:
+def test_words_with_blanks_and_trailing_blanks_as_glove_and_fasttext_have_them(tmp_path):
     vectors = read_word_vectors(write(tmp_path / "v.txt", "film 1 0 ", ". . . 1 1", "tree 0 1\r"))
     assert list(vectors.words) == ["film", "tree"]
 
 
-def test_rows_beyond_the_first_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_the_first_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors, "_MOST_ROWS", 2)
     for header in ([], ["8 3"]):
         assert list(read_word_vectors(write(tmp_path / "v.txt", *header, *FILE)).words) == ["film", "movie"]
 
 
-def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
+def test_damaged_lines_are_named_all_at_once(tmp_path):
     lines = ["film 1 0 0", "movie 1 0", "tree 1 x 0", "oak nan 0 0", "elm 1 inf 0", "ash 1 2 3", ""]
     path = write(tmp_path / "v.txt", *lines)
     path.write_bytes(path.read_bytes() + b"\xff 1 2 3\n")
@@ -131,13 +119,6 @@ def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
     assert [f"v.txt:{n}" in s for n, s in zip((2, 3, 4, 5, 7, 8), said, strict=True)] == [True] * 6
     assert "2 numbers" in said[0]
     assert "UTF-8" in said[-1]
-
-
-def test_the_lines_behind_a_first_one_that_cannot_be_read_are_read(tmp_path: Path) -> None:
-    (tmp_path / "v.txt").write_bytes(b"\xff 1 2\nfilm 1 0\nmovie 1\n")
-    with pytest.raises(InputError) as caught:
-        read_word_vectors(tmp_path / "v.txt")
-    assert [str(p).split(":")[1] for p in caught.value.problems] == ["1", "3"]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +132,13 @@ def test_the_lines_behind_a_first_one_that_cannot_be_read_are_read(tmp_path: Pat
         (b"a" * (1 << 19), "longer than"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, content: bytes, says: str) -> None:
+def test_files_that_are_none(tmp_path, content, says):
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(InputError, match=says):
         read_word_vectors(tmp_path / "v.txt")
 
 
-def test_a_broken_gzip_file_and_none(tmp_path: Path) -> None:
+def test_a_broken_gzip_file_and_none(tmp_path):
     whole = write(tmp_path / "v.txt.gz", *FILE)
     whole.write_bytes(whole.read_bytes()[:-12])
     with pytest.raises(InputError, match="broken gzip"):

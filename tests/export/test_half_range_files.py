@@ -17,7 +17,6 @@ from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.coreml.types import LARGEST_FP16
-from pocketbert.runtime.onnx import OnnxPredictor
 from support.half_range import (
     BATCHES,
     CLASSIFY,
@@ -121,21 +120,35 @@ def write_files(format: Format, schemes: tuple[Scheme, ...], model: Any, folder:
 
 
 @pytest.mark.slow
-def test_onnx_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("format", "schemes"), [(Format.ONNX, (Scheme.INT8,)), (Format.TFLITE, (Scheme.INT8, Scheme.FP16))]
+)
+def test_files_answer_the_same_with_it_in_int8_too(
+    format: Format, schemes: tuple[Scheme, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for needed in ("ai_edge_quantizer", "litert_torch") if format is Format.TFLITE else ():
+        pytest.importorskip(needed, reason="needs pocketbert[tflite]", exc_type=ImportError)
     from pocketbert.quantize import weights
+    from pocketbert.runtime.engines import open_file
+
+    def run(path: Path) -> Any:
+        return answers(open_file(path, format), length=16)
 
     monkeypatch.setattr(weights, "SMALL", 512)
     model = ordinary(**SMALL)
-    large, right = planted(model), expected(model)
-    cured = write_files(Format.ONNX, (Scheme.INT8,), large, tmp_path / "cured")
-    assert off(answers(OnnxPredictor(cured[Scheme.FP32])), right) < 1e-5
-    assert measure_onnx_range(cured[Scheme.FP32]) < LARGEST_FP16
+    large, right = planted(model), expected(model, length=16)
+    cured = write_files(format, schemes, large, tmp_path / "cured")
+    assert off(run(cured[Scheme.FP32]), right) < 1e-5
     uncured(monkeypatch)
-    stock = write_files(Format.ONNX, (Scheme.INT8,), large, tmp_path / "stock")
-    assert measure_onnx_range(stock[Scheme.FP32]) > LARGEST_FP16
-    for scheme, path in stock.items():
-        made = zip(answers(OnnxPredictor(path)), answers(OnnxPredictor(cured[scheme])), strict=True)
+    stock = write_files(format, schemes, large, tmp_path / "stock")
+    for scheme in (Scheme.FP32, Scheme.INT8):
+        made = zip(run(stock[scheme]), run(cured[scheme]), strict=True)
         assert all(np.array_equal(a, b) for a, b in made), scheme
+    measure = measure_onnx_range if format is Format.ONNX else measure_tflite_range
+    assert measure(cured[Scheme.FP32]) < LARGEST_FP16 < measure(stock[Scheme.FP32])
+    if Scheme.FP16 in schemes:
+        assert off(run(cured[Scheme.FP16]), right) < FP16  # fp16 weights, fp32 arithmetic
+        assert measure(cured[Scheme.FP16]) < LARGEST_FP16 < measure(stock[Scheme.FP16])
 
 
 def measure_onnx_range(path: Path) -> float:
@@ -151,33 +164,6 @@ def measure_onnx_range(path: Path) -> float:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return max(float(np.abs(v).max()) for b in BATCHES for v in session.run(floats, b))
-
-
-@pytest.mark.slow
-def test_tflite_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for needed in ("ai_edge_quantizer", "litert_torch"):
-        pytest.importorskip(needed, reason="needs pocketbert[tflite]", exc_type=ImportError)
-    from pocketbert.quantize import weights
-    from pocketbert.runtime.tflite import TflitePredictor
-
-    monkeypatch.setattr(weights, "SMALL", 512)
-    model = ordinary(**SMALL)
-    large, right = planted(model), expected(model, length=16)
-    schemes = (Scheme.FP16, Scheme.INT8)
-    cured = write_files(Format.TFLITE, schemes, large, tmp_path / "cured")
-    assert off(answers(TflitePredictor(cured[Scheme.FP32]), length=16), right) < 1e-5
-    assert off(answers(TflitePredictor(cured[Scheme.FP16]), length=16), right) < FP16  # fp16 weights, fp32 arithmetic
-    uncured(monkeypatch)
-    stock = write_files(Format.TFLITE, schemes, large, tmp_path / "stock")
-    for scheme in (Scheme.FP32, Scheme.INT8):
-        made = zip(
-            answers(TflitePredictor(stock[scheme]), length=16),
-            answers(TflitePredictor(cured[scheme]), length=16),
-            strict=True,
-        )
-        assert all(np.array_equal(a, b) for a, b in made), scheme
-    for scheme in (Scheme.FP32, Scheme.FP16):
-        assert measure_tflite_range(cured[scheme]) < LARGEST_FP16 < measure_tflite_range(stock[scheme])
 
 
 def measure_tflite_range(path: Path) -> float:

@@ -178,15 +178,6 @@ def test_other_tokenizers_are_refused(folder: Path, what: str) -> None:
     assert text in reason
 
 
-def test_a_byte_level_model_folder_is_refused(tmp_path: Path) -> None:
-    from tokenizers import ByteLevelBPETokenizer
-
-    made = ByteLevelBPETokenizer()
-    made.train_from_iterator(ASCII_SENTENCES, vocab_size=300)
-    made.save(str(tmp_path / "tokenizer.json"))
-    assert "the model's is BPE" in str(explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False))
-
-
 def test_a_vocab_txt_of_another_model_is_refused(folder: Path) -> None:
     lines = (folder / "vocab.txt").read_text().splitlines()
     (folder / "vocab.txt").write_text("\n".join([*lines[:5], "", *lines[6:]]) + "\n")

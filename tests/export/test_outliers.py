@@ -120,15 +120,6 @@ def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:
     assert [p.name for p in find_places(module, feed(family.inputs))] == whole[:-1]
 
 
-def test_a_factor_that_is_forgotten_on_a_shortcut_is_seen() -> None:
-    module, family = prepare_noisy("bert")
-    plant(module, family.inputs, 64.0)
-    right = answers(module, family.inputs)
-    (place, *_) = find_places(module, feed(family.inputs))
-    place.shortcuts[0].factors = None
-    assert not torch.allclose(right[0], answers(module, family.inputs)[0], atol=1e-2)
-
-
 def test_without_rows_nothing_is_looked_for() -> None:
     model, family = noisy_model("bert", 2, HEADS[CLASSIFY.name]), find_family("bert")
     with torch.no_grad():

@@ -20,7 +20,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.predict.predictor import TorchPredictor, feed
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
-from pocketbert.core.types import Format, Layout
+from pocketbert.core.types import Format
 from pocketbert.export import tflite as exporter
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.tflite.reading import TfliteGraph
@@ -86,24 +86,6 @@ def test_signatures_share_their_weights(exported_tflite: Callable[[str], Path], 
 
 
 # Files for MediaPipe Tasks.
-
-
-def test_an_operator_whose_shapes_are_known_is_not_lowered_again_and_the_file_is_the_same(
-    open_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from litert_torch.backend.jax_bridge import _wrap
-
-    model, folder, _ = open_tiny("bert", 2)
-    module = prepare(model, folder.family, CLASSIFY, Format.TFLITE, Layout.PLAIN)
-    lowered, serialize = list[str](), _wrap._stablehlo_to_vhlo
-    monkeypatch.setattr(_wrap, "_stablehlo_to_vhlo", lambda text: (lowered.append(text), serialize(text))[1])
-    counts = []
-    for path in (tmp_path / "first.tflite", tmp_path / "second.tflite"):
-        exporter.export(module, folder.family, CLASSIFY, [23], path)  # a length that no other test has
-        counts.append(len(lowered))
-    assert counts[0] > 10
-    assert counts[1] == counts[0]
-    assert (tmp_path / "first.tflite").read_bytes() == (tmp_path / "second.tflite").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -17,52 +17,13 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
-from pocketbert.export.adapters.deberta import shift_diagonals
 from pocketbert.export.prepare import prepare
 from support.drawn import difference, draw_inputs
-from support.published import edit_json
 from support.tiny import noisy_model
 from support.tiny_sentencepiece import write_sentencepiece
 
 BOTH = ("deberta", "deberta-v2")
-CLASSIFY, TAG, FILL = (
-    TASKS[n] for n in (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK)
-)
-
-
-@pytest.mark.parametrize("name", BOTH)
-@torch.inference_mode()
-def test_the_rewrite_gives_the_numbers_of_transformers_with_padding_on_the_left_too(name: str) -> None:
-    model = noisy_model(name, 3, TAG.auto_class)
-    module = prepare(model, find_family(name), TAG)
-    # shorter and longer than every span and bucket, up to the longest
-    for length, side in ((3, "right"), (9, "left"), (32, "left"), (64, "right")):
-        assert difference(model, module, draw_inputs(name, length, (0, 1), side)) < 1e-5
-    whole = model(**draw_inputs(name, 20)).logits
-    model.deberta.encoder.rel_embeddings.weight.zero_()
-    moved = (model(**draw_inputs(name, 20)).logits - whole).abs().max()
-    assert float(moved / whole.std()) > 0.1, "positions do not matter in the tiny model"
-
-
-def test_columns_of_distances_become_columns_of_tokens() -> None:
-    length = 7
-    column, row = torch.arange(2 * length), torch.arange(length)
-    distances = (length - column).expand(2, 3, length, 2 * length)
-    assert torch.equal(shift_diagonals(distances), (row[:, None] - row).expand(2, 3, length, length))
-
-
-@pytest.mark.parametrize("name", BOTH)
-@torch.no_grad()
-def test_the_folded_tables_are_the_projected_embeddings(name: str) -> None:
-    model, row = noisy_model(name, 2, TAG.auto_class), find_family(name)
-    lean = prepare(model, row, TAG).get_submodule(f"model.{row.layer_path}")
-    relative = model.deberta.encoder.get_rel_embedding()
-    for stock, made in zip(model.get_submodule(row.layer_path), lean, strict=True):
-        own = stock.attention.self
-        keys, queries = (own.pos_proj, own.pos_q_proj) if name == "deberta" else (own.key_proj, own.query_proj)
-        scale = (3 * own.attention_head_size) ** -0.5
-        torch.testing.assert_close(made.attention.keys.weight, keys(relative))
-        torch.testing.assert_close(made.attention.queries.weight, queries(relative) * scale)
+CLASSIFY, FILL = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FILL_MASK]
 
 
 def test_what_is_not_rewritten_is_refused() -> None:
@@ -79,18 +40,12 @@ def test_what_is_not_rewritten_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize(("shape", "terms"), [({"pos_att_type": None}, 1), ({"relative_attention": False}, 3)])
-@torch.no_grad()
-def test_without_positions_scores_are_the_products_of_queries_and_keys(
-    name: str, shape: dict[str, Any], terms: int
-) -> None:
-    model, inputs = noisy_model(name, 2, CLASSIFY.auto_class, **shape), draw_inputs(name, 12, (0, 2, 4))
-    with record_attention(model, find_family(name), range(2), range(2)) as recorder:
-        model(**inputs)
-    relations, heads = recorder.relations[1], model.config.num_attention_heads
-    products = relations.query @ relations.key.transpose(2, 3) / (32 / heads * terms) ** 0.5
-    seen = inputs["attention_mask"].bool()[:, None, None].expand_as(products)
-    torch.testing.assert_close(products[seen], recorder.scores[1][seen], rtol=1e-4, atol=1e-5)
+@torch.inference_mode()
+def test_positions_would_be_missed(name: str) -> None:
+    model, inputs = noisy_model(name, 3, TASKS[TaskName.TOKEN_CLASSIFICATION].auto_class), draw_inputs(name, 20)
+    whole = model(**inputs).logits
+    model.deberta.encoder.rel_embeddings.weight.zero_()
+    assert float((model(**inputs).logits - whole).abs().max() / whole.std()) > 0.1
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -169,16 +124,6 @@ def test_a_head_under_the_names_of_the_class_works(name: str, tmp_path: Path) ->
     assert difference(model, prepare(model, folder.family, FILL), inputs) < 1e-4
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"model_type": "bert"}, {"type_vocab_size": -1}, {"max_relative_positions": 1 << 20}]
-)
-def test_a_configuration_without_segments_is_for_these_families_only(wrong: dict[str, Any], tmp_path: Path) -> None:
-    write_published(tmp_path, "deberta", {})
-    edit_json(tmp_path / "config.json", **wrong)
-    with pytest.raises(InputError, match="a whole number from"):
-        open_model_folder(str(tmp_path))
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     (tmp_path / "source").mkdir()
@@ -187,7 +132,7 @@ def source(tmp_path: Path) -> Path:
 
 def save(source: Path, name: str) -> TextTokenizer:
     made = source.parent / "made"
-    made.mkdir()
+    made.mkdir(exist_ok=True)
     save_tokenizer(source, 48, made, find_family(name))
     return TextTokenizer(made, 48, pad_id=0)
 
@@ -217,16 +162,12 @@ def write_byte_pairs(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "deberta"}))
 
 
-def test_one_separator_is_between_the_texts_of_a_pair(source: Path) -> None:
+def test_one_separator_is_between_the_texts_of_a_pair_and_a_pickled_vocabulary_is_refused(source: Path) -> None:
     write_byte_pairs(source)
     pair, single = save(source, "deberta").encode([("he", "he"), "he"])
     word = single.ids[1]
     assert list(single.ids) == [1, word, 2]
     assert list(pair.ids) == [1, word, 2, word, 2]
-
-
-def test_a_pickled_vocabulary_is_refused_with_what_to_do(source: Path) -> None:
-    write_byte_pairs(source)
     (source / "vocab.json").unlink()
     (source / "bpe_encoder.bin").write_bytes(b"pickle")
     with pytest.raises(InputError, match="a pickle of the original code(.|\n)*vocab.json and merges.txt"):

@@ -21,7 +21,6 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.students.ernie_thu import mask_of_vectors
 from pocketbert.export.prepare import prepare, sample_inputs
-from pocketbert.pipeline.gates.torch_constants import example_inputs
 from support.drawn import draw_inputs
 from support.forms import ENTITIES, KEPT, released_vectors, write_ernie, write_kept, write_xlm
 from support.published import edit_json
@@ -63,15 +62,12 @@ def test_samples_of_all_forms_have_the_shape_and_type_of_their_input(row: Any) -
     for form in row.forms:
         formed = row.in_form(form.name, {**SPEAKING, "entity_size": 12})
         samples = sample_inputs(formed.inputs, 9, formed.extra)
-        traced = dict(zip(formed.inputs, example_inputs(formed.inputs, 9, formed.extra), strict=True))
         for one in formed.extra:
-            assert samples[one.name].shape == traced[one.name].shape == one.shape(1, 9)
-            assert samples[one.name].is_floating_point() == traced[one.name].is_floating_point() == one.is_float
-        assert "[" not in form.title
-        assert form.columns == (formed.extra[0].column,)
+            assert samples[one.name].shape == one.shape(1, 9)
+            assert samples[one.name].is_floating_point() == one.is_float
 
 
-PATTERNS = (["sim", "mix", "norm"], ["norm", "norm", "sim"], ["mix", "mix"], ["norm", "sim", "mix"])
+PATTERNS = (["sim", "mix", "norm"], ["norm", "norm", "sim"], ["norm", "sim", "mix"])
 
 
 def measure_gap(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -207,10 +203,7 @@ def test_a_broken_vector_is_refused_with_its_line(tmp_path: Path, line: str) -> 
 @pytest.mark.parametrize(
     ("sections", "what"),
     [
-        (
-            {"export": {"form": "language"}, "data": {"eval": {"path": "a.jsonl"}}},
-            "'language' is for a ready model, without student and data",
-        ),
+        ({"export": {"form": "language"}, "data": {"eval": {"path": "a.jsonl"}}}, "without student and data"),
         ({"export": {"entities": "keep.txt"}}, "export.entities.*is read with a form that has entities"),
     ],
 )

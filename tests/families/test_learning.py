@@ -19,7 +19,6 @@ from pocketbert.core.recipe.stages import MiniLmStage, SignalWeights, TaskStage
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Signal
-from pocketbert.distill.capture import record_attention
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
@@ -27,6 +26,7 @@ from pocketbert.runtime import load
 from support.commands import command
 from support.matrix.measure import Model, make_model
 from support.tiny import EXPORTED, write_classifier
+from support.tiny_task import RECIPE, merged
 from support.tiny_texts import FILLERS, write_lines
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -90,21 +90,6 @@ def test_a_student_learns_from_every_valid_signal(name: str, signal: Signal, tea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPORTED)
-@torch.no_grad()
-def test_teacher_and_student_call_in_once_for_each_layer(name: str, teacher: Callable[[str], Model]) -> None:
-    row, model = find_family(name), teacher(name)
-    student = build_student(model.reference.model, row, StudentSection(layers=STUDENT), 0).eval()
-    batch = next(batches(model))
-    for made, depth in ((model.reference.model, TEACHER), (student, STUDENT)):
-        wanted = [range(depth) if s in row.signals else () for s in (Signal.ATTENTION, Signal.RELATIONS)]
-        with record_attention(made, row, *wanted) as recorder:
-            out = made(**{n: batch[n] for n in row.inputs}, output_hidden_states=True)
-        assert [sorted(recorder.scores), sorted(recorder.relations)] == [list(w) for w in wanted]
-        assert len(out.hidden_states) == depth + 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "signal"), INVALID)
 def test_a_signal_that_means_nothing_is_refused_with_the_reason(
     name: str, signal: Signal, teacher: Callable[[str], Model]
@@ -141,29 +126,15 @@ def write_task(folder: Path, name: str) -> Path:
     write_lines(folder / "eval.jsonl", draw_rows(100, 2))
     row = find_family(name)
     weights = {s.value: int(s in row.signals) for s in (Signal.LOGITS, Signal.HIDDEN, Signal.ATTENTION)}
-    recipe = {
-        "schema": 1,
-        "name": f"tiny-{name}",
-        "task": "text-classification",
-        "seed": 3,
-        "data": {
-            "train": {"path": "train.jsonl"},
-            "eval": {"path": "eval.jsonl"},
-            "labels": list(KEYWORDS),
-            "max_length": 32,
-        },
-        "teacher": {
-            "model": "./teacher",
-            "finetune": {"steps": 60, "batch": 32, "lr": 5e-3, "dropout": 0.0},
-        },
-        "student": {"layers": 1},
+    changes = {
+        "data": {"labels": list(KEYWORDS), "max_length": 32},
+        "teacher": {"finetune": {"steps": 60, "lr": 5e-3, "checkpoint": None}},
         "distill": [{"method": "task", "steps": 40, "batch": 32, "lr": 3e-3, "dropout": 0.0, "signals": weights}],
-        "export": {"formats": ["onnx", "tflite", "coreml"], "lengths": [16, 32]},
+        "export": {"formats": ["onnx", "tflite", "coreml"]},
         "verify": {"max_drop": 0.1},
     }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
-    return path
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(merged(RECIPE, changes), sort_keys=False))
+    return folder / "recipe.yaml"
 
 
 @pytest.mark.slow

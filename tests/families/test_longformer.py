@@ -23,7 +23,6 @@ from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Attention, Format, Scheme, Shapes
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
 from pocketbert.export import coreml, onnx
 from pocketbert.export.adapters.longformer import DENSE
@@ -100,7 +99,7 @@ def test_the_graph_gives_the_models_numbers_below_at_and_above_the_window(task: 
         return
     for format in (Format.ONNX, Format.TFLITE):
         module = prepare_blocks(model, TASKS[task], format) if blocks else prepare(model, ROW, TASKS[task], format)
-        for length in (6, 9, 16, 31, 40):
+        for length in (6, 16, 31):
             inputs = inputs_of(length, [length, max(6, length // 2), 6])
             assert difference(task, model, module, inputs) < 1e-4, (format, length)
         if task is not TaskName.TEXT_CLASSIFICATION:  # where no place is special, padding may be on the left
@@ -112,11 +111,10 @@ def test_window_and_global_tokens_would_be_missed(task: TaskName) -> None:
     """Else a graph without them would pass every comparison."""
     model, inputs = model_of(task), inputs_of(40, [40])
     own = answer(task, model, inputs)
-    wide = model_of(task, attention_window=64)
-    assert float((answer(task, wide, inputs) - own).abs().max()) > 0.02 * float(own.std())
+    others = [answer(task, model_of(task, attention_window=64), inputs)]
     if task in (TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING):
-        none = answer(task, model, {**inputs, "global_attention_mask": torch.zeros_like(inputs["input_ids"])})
-        assert float((none - own).abs().max()) > 0.02 * float(own.std())
+        others.append(answer(task, model, {**inputs, "global_attention_mask": torch.zeros_like(inputs["input_ids"])}))
+    assert all(float((other - own).abs().max()) > 0.02 * float(own.std()) for other in others)
 
 
 def test_a_question_needs_a_separator() -> None:
@@ -167,17 +165,12 @@ def test_the_recorded_scores_are_those_of_the_stock_attention(task: TaskName) ->
 
 def test_a_captured_model_learns_and_may_end_early() -> None:
     model, inputs = model_of(TaskName.TEXT_CLASSIFICATION).train(), inputs_of(12, [12, 9])
-    recorder = record_attention(model, ROW, [1], stop=True)
-    with recorder:
+    with record_attention(model, ROW, [1], stop=True) as recorder:
         model(**inputs)
     recorder.scores[1].square().mean().backward()
     got = {n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()}
     assert "longformer.encoder.layer.1.attention.self.key_global.weight" in got
     assert not any(".layer.2." in n for n in got)
-    outputs = LayerOutputs(model, ROW.layer_path, [0, 2])
-    with outputs:
-        model(**inputs)
-    assert {s.shape for s in outputs.states.values()} == {(2, 12, 32)}
 
 
 @pytest.mark.parametrize(("chosen", "windows"), [(None, [16, 8]), ([1, 2], [8, 16])])
@@ -203,28 +196,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("windows", "message"),
-    [
-        ([8, 8], "does not describe a model"),
-        (7, "has to be an even value"),
-        ([8, 1 << 20, 8], "attention_window is 1048576; a whole number from 1 to 4,096"),
-        ([8, True, 8], "attention_window is True"),
-        ("8", "attention_window is '8'"),
-        ([], r"attention_window is \[\]"),
-        ([8] * 600, "lists 600 values; at most 512"),
-    ],
-)
-def test_windows_that_no_model_has_are_refused(folder: Path, windows: Any, message: str) -> None:
-    edit_json(folder / "config.json", attention_window=windows)
-    with pytest.raises(InputError, match=message):
-        load_model(open_model_folder(str(folder)), TASKS[TaskName.TEXT_CLASSIFICATION])
-
-
-def test_one_window_for_all_layers_is_as_good_as_a_list(folder: Path) -> None:
+def test_one_window_is_as_good_as_a_list_and_a_saved_folder_keeps_attention_over_blocks(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     edit_json(folder / "config.json", attention_window=8)
     model = load_model(open_model_folder(str(folder)), CLASSIFY)
     assert model.config.attention_window == [8, 8, 8]
+    saved, pairs_saved = (tmp_path_factory.mktemp(name) for name in ("blocks", "pairs"))
+    assert open_model_folder(str(folder)).positions == ROW.most_tokens == DENSE
+    long = open_model_folder(str(folder), attention=Attention.BLOCKS)
+    assert long.positions == 2000
+    save_model(load_model(long, CLASSIFY), long, Labels(tuple(long.labels or ())), 1500, saved)
+    again = open_model_folder(str(saved))
+    assert again.family.in_blocks
+    assert again.positions == 2000
+    pairs = open_model_folder(str(saved), attention=Attention.PAIRS)
+    assert not pairs.family.in_blocks
+    save_model(load_model(pairs, CLASSIFY), pairs, Labels(tuple(pairs.labels or ())), 1000, pairs_saved)
+    assert "pocketbert_attention" not in json.loads((pairs_saved / "config.json").read_text())
 
 
 def test_a_checkpoint_of_the_published_layout_is_read(tmp_path: Path) -> None:
@@ -264,20 +253,6 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("task", [TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION])
-def test_memory_grows_with_the_length_and_not_with_its_square(task: TaskName) -> None:
-    model, largest = model_of(task, max_position_embeddings=600), list[int]()
-    for blocks in (True, False):
-        module: Any = prepare_blocks(model, TASKS[task]) if blocks else prepare(model, ROW, TASKS[task])
-        for length in (256, 512):
-            with Largest() as seen, torch.no_grad():
-                module(*inputs_of(length, [length]).values())
-            largest.append(seen.count)
-    assert largest[1] <= 2 * largest[0]
-    assert largest[3] == 4 * largest[2]
-    assert largest[1] < largest[3]
-
-
 def test_graphs_of_known_lengths_are_over_pairs_as_long_as_that_is_as_fast() -> None:
     """Over pairs the largest tensor grows with the square of the length, up to the limit and not beyond it."""
     model = model_of(TaskName.TOKEN_CLASSIFICATION, max_position_embeddings=2 * DENSE + 2)
@@ -290,23 +265,6 @@ def test_graphs_of_known_lengths_are_over_pairs_as_long_as_that_is_as_fast() -> 
             largest[name, length] = seen.count
     assert largest["blocks", DENSE] == largest["pairs", DENSE]
     assert largest["blocks", DENSE + 8] < largest["pairs", DENSE + 8] / 2
-
-
-def test_the_option_lengthens_the_texts_and_a_saved_folder_keeps_it(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    saved, pairs_saved = (tmp_path_factory.mktemp(name) for name in ("blocks", "pairs"))
-    assert open_model_folder(str(folder)).positions == ROW.most_tokens == DENSE
-    long = open_model_folder(str(folder), attention=Attention.BLOCKS)
-    assert long.positions == 2000
-    save_model(load_model(long, CLASSIFY), long, Labels(tuple(long.labels or ())), 1500, saved)
-    again = open_model_folder(str(saved))
-    assert again.family.in_blocks
-    assert again.positions == 2000
-    pairs = open_model_folder(str(saved), attention=Attention.PAIRS)
-    assert not pairs.family.in_blocks
-    save_model(load_model(pairs, CLASSIFY), pairs, Labels(tuple(pairs.labels or ())), 1000, pairs_saved)
-    assert "pocketbert_attention" not in json.loads((pairs_saved / "config.json").read_text())
 
 
 def test_systems_without_windows_refuse_the_option(tmp_path: Path) -> None:

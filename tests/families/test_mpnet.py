@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 
-from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -61,13 +60,6 @@ def test_relations_are_the_projections_and_scores_have_the_bias() -> None:
     torch.testing.assert_close(recorder.scores[0][0], scores[0], rtol=1e-4, atol=1e-4)
     assert torch.isfinite(recorder.scores[0]).all()
     assert float(recorder.scores[0][1, :, :, 5:].max()) < -5e3, "padding is not masked"
-
-
-def test_fewer_buckets_than_transformers_computes_with_are_refused(tmp_path: Path) -> None:
-    written = write_own_tokenizer(tmp_path, "mpnet")
-    tiny_config("mpnet", 1, NAMES, **written, relative_attention_num_buckets=16).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="relative_attention_num_buckets is 16; a whole number from 32 to 1,024"):
-        open_model_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"strip_accents": False}])

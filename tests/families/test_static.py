@@ -33,6 +33,7 @@ from pocketbert.runtime import load
 from support.commands import command
 from support.defects.stored import WORDS, Damage, damage, record_again, rows_lost
 from support.tiny import write_bert
+from support.tiny_task import RECIPE, merged
 from support.tiny_texts import FILLERS, LABELS, task_rows, write_lines
 
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
@@ -97,24 +98,20 @@ def write_recipe(folder: Path, task: str, rows: Callable[[int, int], list[dict[s
     write_bert(folder / "teacher")
     write_lines(folder / "train.jsonl", rows(300, 1))
     write_lines(folder / "eval.jsonl", rows(100, 2))
-    finetune = {"finetune": {"steps": 100, "batch": 32, "lr": 5e-3, "dropout": 0.0}}
-    signals = {**SIGNALS, "labels": int(task != "feature-extraction")}
+    is_embedding = task == "feature-extraction"
+    signals = {**SIGNALS, "labels": int(not is_embedding)}
     columns = {"text_pair": "text_pair"} if "text_pair" in rows(1, 0)[0] else {}
-    data = {part: {"path": f"{part}.jsonl", **columns} for part in ("train", "eval")}
-    recipe = {
-        "schema": 1,
-        "name": "static",
+    settings = {
         "task": task,
-        "data": {**data, "max_length": 40},
-        "teacher": {"model": "./teacher", **(finetune if task != "feature-extraction" else {})},
+        "data": {"train": columns, "eval": columns, "labels": None, "max_length": 40},
+        "teacher": {"finetune": None if is_embedding else {"steps": 100, "lr": 5e-3, "checkpoint": None}},
         "student": {"layers": 0},
         "distill": [{"method": "task", "steps": 80, "batch": 32, "lr": 1e-2, "signals": signals}],
-        "export": {"formats": ["onnx", "tflite", "coreml"], "lengths": [16, 32]},
+        "export": {"formats": ["onnx", "tflite", "coreml"]},
         "verify": {"max_drop": 0.1},
-        **changes,
     }
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    path.write_text(yaml.safe_dump({**merged(RECIPE, settings), **changes}, sort_keys=False))
     return path
 
 

@@ -128,11 +128,6 @@ def test_a_folder_is_converted_once_until_its_files_change(tmp_path: Path, capsy
     assert upper != lower
 
 
-def test_a_folder_with_tokenizer_json_is_its_own(tmp_path: Path) -> None:
-    write_shipped(tmp_path / "model", "bert").save(str(tmp_path / "model/tokenizer.json"))
-    assert open_model_folder(str(tmp_path / "model")).tokenizer_folder == tmp_path / "model"
-
-
 def test_vocab_txt_is_written_where_the_authors_ship_tokenizer_json_alone(tmp_path: Path) -> None:
     for family in ("bert", "roberta"):
         meant = write_shipped(tmp_path / family, family)
@@ -234,15 +229,14 @@ def test_a_converted_model_gives_the_tokens_of_the_library_that_owns_it(name: st
         assert made.encode(text, add_special_tokens=False).ids == [i + shifted for i in own], text
 
 
-def test_a_conversion_that_cuts_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_conversion_that_cuts_otherwise_is_refused_and_odd_characters_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False, model_type="bpe")
     with pytest.raises(
         InputError, match=r"bpe.model: transformers converts it to a tokenizer with other tokens for \d+"
     ):
         convert_tokenizer(tmp_path)
-
-
-def test_a_difference_on_odd_characters_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False, normalization_rule_name="identity")
     convert_tokenizer(tmp_path)
     said = capsys.readouterr()

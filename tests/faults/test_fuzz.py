@@ -58,7 +58,7 @@ def write_seeds(seeds: Path, trio: Path) -> Path:
     return seeds
 
 
-@pytest.mark.parametrize("mutants", [16, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [8, pytest.param(80, marks=pytest.mark.slow)])
 def test_a_fixed_seed_finds_nothing(
     mutants: int, trio: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

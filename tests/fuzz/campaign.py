@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fuzz.judge import Finding, Seen, judge, snapshot
-from fuzz.mutation import Case, Place
+from fuzz.mutation import Case
 from fuzz.report import Reproduction, Tally, write_reproduction
 from fuzz.runner import Ended, Runner
 from fuzz.shrink import smaller
@@ -69,21 +69,11 @@ class Campaign:
         sandbox.mkdir(parents=True)
         return sandbox
 
-    def try_case(
-        self, case: Case, cold: bool = False, change: Callable[[Place], None] | None = None
-    ) -> tuple[Finding | None, Ended]:
-        """Run one case; return what is wrong and how the command ended.
-
-        Args:
-            case: What to run.
-            cold: In a new interpreter.
-            change: A further change of the mutated input.
-        """
+    def try_case(self, case: Case, cold: bool = False) -> tuple[Finding | None, Ended]:
+        """Run one case, `cold` in a new interpreter; return what is wrong and how the command ended."""
         sandbox = self.sandbox()
         place = TARGETS[case.target].prepare(self.seeds, sandbox / "here")
         verdict = case.apply(place)
-        if change is not None:
-            change(place)
         for name in NEIGHBOURS:
             path = sandbox / name / "thesis.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,13 +100,13 @@ class Campaign:
             self.tally.findings[signature] -= 1
             self.tell(f"fuzz: not seen again in a new process: {case.name} {signature}")
             return
-        small, change, shrunk = smaller(self, case, finding, left)
+        small = smaller(self, case, finding, left)
         kept = Reproduction(small, finding, again, ended, self.last_argv)
         self.tally.kept[signature] = kept
         self.tell(f"fuzz: {finding.kind}: {small.verb} {[s.mutator for s in small.steps]} {finding.about[:150]!r}")
         if self.report is not None:
-            self.try_case(small, change=change)
-            write_reproduction(self.report, kept, self.work / "sandbox/here", self.runner, shrunk)
+            self.try_case(small)
+            write_reproduction(self.report, kept, self.work / "sandbox/here", self.runner)
 
 
 def remove(folder: Path) -> None:

@@ -100,17 +100,6 @@ def sign(folder: Path) -> None:
     write_json(folder / LIST, content)
 
 
-def is_signed(folder: Path) -> bool:
-    """Whether the digests of the list are those of the files; a list that cannot be read names none."""
-    with contextlib.suppress(ValueError, OSError, TypeError, KeyError):
-        for record in read_json(folder / LIST)["files"]:
-            path = folder / record["path"]
-            known = record["sha256"], record["bytes"]
-            if not _within(folder, path) or known != (sha256_path(path), path_bytes(path)):
-                return False
-    return True
-
-
 def _within(folder: Path, path: Path) -> bool:
     """Whether a path is a plain file of the folder, or a folder of plain files in it: others may be all of the disk."""
     real, root = Path(os.path.realpath(path)), folder.resolve()

@@ -42,16 +42,8 @@ class Tally:
     seconds: float = 0.0
 
 
-def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Runner, shrunk: str) -> None:
-    """Write the input, the command line and what was seen into a new folder.
-
-    Args:
-        report: Folder of all reproductions.
-        kept: The finding.
-        here: The mutated input.
-        runner: Ran it.
-        shrunk: What was changed to make the input smaller.
-    """
+def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Runner) -> None:
+    """Write the mutated input `here`, the command line and what was seen into a new folder below `report`."""
     folder = report / f"{kept.case.name}-{kept.finding.kind.replace(' ', '-')}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -68,7 +60,7 @@ def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Run
         **{"case": asdict(kept.case), "finding": asdict(kept.finding), "in_a_new_process": asdict(kept.cold)},
         **{"exit": kept.ended.code, "seconds": round(kept.ended.seconds, 1)},
         **{"resident_mib": kept.ended.resident >> 20, "limits": asdict(runner.limits)},
-        **{"made_smaller": shrunk, "left_out": left_out, "python": str(runner.python)},
+        **{"left_out": left_out, "python": str(runner.python)},
     }
     (folder / "finding.json").write_text(json.dumps(about, indent=1))
     (folder / "stderr.txt").write_text(kept.ended.err[-20_000:], encoding="utf-8", errors="replace")

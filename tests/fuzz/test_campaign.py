@@ -1,27 +1,21 @@
-"""Faults that were planted are found, made small and kept; what is right is not reported."""
+"""The fuzz tool finds planted faults, makes them small and keeps them, and reports nothing that is right."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import fuzz.__main__ as command
 from fuzz.campaign import Campaign, remove
 from fuzz.mutation import MUTATORS, Case, Mutator, Place, Step, Verdict, mutators_of
 from fuzz.mutators.recipes import SCHEMA
-from fuzz.mutators.special import become
 from fuzz.report import summary
 from fuzz.runner import MIB, Limits, Runner
-from fuzz.targets import TARGETS, draw_case
+from fuzz.targets import TARGETS
 
 PLANTED = """
 import sys, time
@@ -29,9 +23,7 @@ from pathlib import Path
 
 def main():
     recipe = Path("recipe.yaml")
-    if not recipe.is_file() or recipe.is_symlink() or recipe.stat().st_size > 99 << 20:
-        raise ValueError("planted")
-    text = Path("recipe.yaml").read_text(errors="replace")
+    text = recipe.read_text()
     if "traceback" in text:
         raise ValueError("planted")
     if "machine" in text:
@@ -45,8 +37,6 @@ def main():
         held = [bytearray(b"x" * (64 << 20)) for _ in range(40)]
     if "foreign" in text:
         Path("../neighbour/thesis.txt").unlink()
-    if "beside" in text:
-        Path("more.txt").write_text("x")
     if "left" in text:
         Path("out").mkdir()
         bad("left")
@@ -71,7 +61,7 @@ if __name__ == "__main__":
 LIMITS = Limits(seconds=3.0, idle=0.5, memory=300 * MIB)
 FAULTS = {
     **{"traceback": "traceback", "machine": "exit 1", "hang": "time", "work": "time", "memory": "memory"},
-    **{"foreign": "foreign", "beside": "foreign", "left": "leftover"},
+    **{"foreign": "foreign", "left": "leftover"},
     **dict.fromkeys(("silent", "long", "escape"), "message"),
 }
 """What the planted command does wrong, and the kind of finding that this is."""
@@ -129,72 +119,17 @@ def kinds(campaign: Campaign, case: Case) -> list[str]:
 
 @pytest.mark.parametrize("word", [pytest.param(w, marks=pytest.mark.slow) if w == "work" else w for w in FAULTS])
 def test_planted_faults_are_found_and_made_small(
-    planted: Callable[..., Campaign],
-    plant: Callable[..., Case],
-    word: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    planted: Callable[..., Campaign], plant: Callable[..., Case], word: str, tmp_path: Path
 ) -> None:
     campaign, kind = planted(tmp_path), FAULTS[word]
-    if kind in ("time", "memory"):  # every trial takes as long, or as much, as the command may
-        monkeypatch.setattr("fuzz.shrink.SECONDS", 3.0)
     assert kinds(campaign, plant(word)) == [kind], summary(campaign.tally)
     (kept,) = campaign.tally.kept.values()
-    steps = [s.mutator for s in kept.case.steps]
-    assert "recipe.plant" in steps
-    if kind not in ("time", "memory"):  # making these small takes longer on a busy machine than is given
-        assert steps == ["recipe.plant"]
+    assert [s.mutator for s in kept.case.steps] == ["recipe.plant"]
     folder = next(tmp_path.iterdir())
     assert word in (folder / "input/recipe.yaml").read_text()
     about = json.loads((folder / "finding.json").read_text())
     assert about["finding"]["kind"] == about["in_a_new_process"]["kind"] == kind
-    if kind in ("traceback", "exit 1", "message"):
-        assert (folder / "input/recipe.yaml").stat().st_size < 100
     assert "recipes validate" in (folder / "reproduce.sh").read_text()
-
-
-@pytest.mark.parametrize("kind", ["zero", "random", "memory", "fifo", "huge", "dangling", "loop"])
-def test_a_fault_of_an_input_that_is_no_file_is_kept_without_opening_it(
-    planted: Callable[..., Campaign],
-    plant: Callable[..., Case],
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case, campaign = plant("traceback"), planted(tmp_path)
-
-    def odd(draw: random.Random, place: Place) -> None:
-        become(draw, place.recipe, kind)
-
-    monkeypatch.setitem(MUTATORS, "recipe.odd", Mutator("odd", "recipe", odd, Verdict.BAD, frozenset()))
-    steps = tuple(Step(f"recipe.{n}", n) for n in ("other", "odd", "other", "changed_tree"))
-    opened = watch_opening(monkeypatch)
-    assert kinds(campaign, replace(case, steps=steps)) == ["traceback"], summary(campaign.tally)
-    (found,) = campaign.tally.kept.values()
-    assert [s.mutator for s in found.case.steps] == ["recipe.odd"]
-    kept = next(tmp_path.iterdir()) / "input/recipe.yaml"
-    assert kept.is_fifo() if kind == "fifo" else not kept.exists() if kind == "huge" else kept.is_symlink()
-    assert not opened
-
-
-def watch_opening(patch: pytest.MonkeyPatch) -> list[str]:
-    """What this process opens from now on that is a device, a pipe or a file of the system, and is refused then."""
-    found: list[str] = []
-
-    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
-        def opening(file: Any, *args: Any, **options: Any) -> Any:
-            path = Path(os.devnull if isinstance(file, int) else os.path.realpath(file))
-            odd = path.exists() and not path.is_file() and not path.is_dir() and str(path) != os.devnull
-            if odd or path.is_relative_to("/proc"):
-                found.append(str(path))
-                raise OSError(str(path))
-            return call(file, *args, **options)
-
-        return opening
-
-    patch.setattr("io.open", guarded(io.open))
-    patch.setattr("os.open", guarded(os.open))
-    return found
 
 
 def test_a_wrong_success_and_a_wrong_refusal_are_found_and_right_ends_are_not(
@@ -211,22 +146,8 @@ def test_a_wrong_success_and_a_wrong_refusal_are_found_and_right_ends_are_not(
         assert kinds(planted(), case if verdict is Verdict.FINE else case.without(0).without(1)) == found, word
 
 
-def test_the_same_number_is_the_same_case() -> None:
-    cases = [draw_case(5, n) for n in range(200)]
-    assert cases == [draw_case(5, n) for n in range(200)]
-    assert cases != [draw_case(6, n) for n in range(200)]
-    assert {c.target for c in cases} == set(TARGETS)
-
-
 def test_every_target_is_mutated_by_grammar_by_bytes_and_soundly() -> None:
     for target in TARGETS:
         known = mutators_of(target)
         assert len(known) >= 6, target
         assert {Verdict.FINE, Verdict.BAD} <= {m.verdict for m in known}, target
-
-
-def test_the_command_tells_its_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["fuzz", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        command.main()
-    assert "--minutes" in capsys.readouterr().out

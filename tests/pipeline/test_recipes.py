@@ -15,11 +15,12 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.pipeline.phone.pack import portable
-from pocketbert.pipeline.recipes import StartingRecipe, recipe_path, student_lines
+from pocketbert.pipeline.recipes import StartingRecipe, student_lines
 from pocketbert.pipeline.run_folder import data_digest
 from support.tiny_task import Task
 from support.tiny_texts import LABELS, task_rows, write_lines
 
+Command = Callable[..., Any]
 TRAINING = "epochs: 8, batch: 32, lr: 0.003, dropout: 0.0"
 QUICK = (
     f"teacher.finetune={{{TRAINING}}}",
@@ -50,12 +51,9 @@ def test_a_table_alone(task: Task, tmp_path: Path) -> None:
     found = start(task, write_table(tmp_path / "my rows.csv", task_rows(600, 1)))
     recipe = found.recipe
     assert (recipe.name, recipe.task.value, recipe.data.max_length) == ("my-rows", "text-classification", 32)
-    assert recipe.data.train is not None
     assert (recipe.data.train.text, recipe.data.train.label) == ("utterance", "intent")
-    assert recipe.data.eval is not None
     assert recipe.data.eval.fraction == 0.1
     assert recipe.export.lengths == [16, 32]
-    assert recipe.teacher.finetune is not None
     assert recipe.teacher.finetune.epochs == 8, "4,800 rows are seen"
     assert found.notes[:2] == (
         "text: column 'utterance', label: column 'intent' (3 names)",
@@ -68,30 +66,26 @@ def test_a_table_alone(task: Task, tmp_path: Path) -> None:
 def test_students_are_compared_where_rows_are_many_and_nothing_names_one(task: Task, tmp_path: Path) -> None:
     few = write_table(tmp_path / "few.csv", task_rows(1_999, 1))
     many = write_table(tmp_path / "many.csv", task_rows(2_000, 1))
-    for data, overrides, layers in (
-        (few, [], 3),
-        (many, [], None),
-        (many, ["distill.0.batch=16"], None),
-        (many, ["quantize={budget: {max_drop: 0.01}}"], None),
-        (many, ["student.vocabulary={}"], None),
-        (many, ["student.auto.if_none_keeps=best"], None),
-        (many, ["student.layers=1"], 1),
-        (many, ["distill=[{method: task, steps: 9}, {method: task, steps: 9}]"], 3),
-        (many, ["quantize={budget: {max_drop: 0.01, students: [{intermediate: 32}]}}"], 3),
-        (many, ["export={formats: [tflite]}"], 3),
+    two_stages = "distill=[{method: task, steps: 9}, {method: task, steps: 9}]"
+    for data, override, layers in (
+        (few, "seed=7", 3),
+        (many, "seed=7", None),
+        (many, "distill.0.batch=16", None),
+        (many, "quantize={budget: {max_drop: 0.01}}", None),
+        (many, "student.vocabulary={}", None),
+        (many, "student.auto.if_none_keeps=best", None),
+        (many, "student.layers=1", 1),
+        (many, two_stages, 3),
+        (many, "quantize={budget: {max_drop: 0.01, students: [{intermediate: 32}]}}", 3),
+        (many, "export={formats: [tflite]}", 3),
     ):
-        found = api.starting_recipe(
-            api.DataFiles(data), "runs/x", [f"teacher.model={task.folder / 'teacher'}", *overrides]
-        )
+        found = start(task, data, override)
         student = found.recipe.student
-        assert student is not None
-        assert student.layers == layers, (data, overrides)
-        assert (student.auto is not None) is (layers is None)
+        assert (student.layers, student.auto is not None) == (layers, layers is None), (data, override)
         said = [note for note in found.notes if note.startswith("student: ")]
-        assert len(said) == (not any(override.startswith("student") for override in overrides))
+        assert len(said) == (not override.startswith("student"))
         assert all(note.startswith("student: 3 layers;") is (layers == 3) for note in said)
-        if layers is None:
-            assert student.auto is not None
+        if student.auto is not None:
             assert (student.auto.keep, student.auto.if_none_keeps) == (0.97, "best")
             assert "3-layer" not in found.text
             assert "3 of its layers" not in found.text
@@ -103,17 +97,13 @@ def test_a_table_without_a_header(task: Task, tmp_path: Path) -> None:
     found = start(task, path, evaluation=dev)
     assert found.notes[0] == "no header: column 2 is the text, column 3 the label (3 numbers)"
     for source in (found.recipe.data.train, found.recipe.data.eval):
-        assert source is not None
         assert (source.text, source.label) == ("column 2", "column 3")
-    assert found.recipe.data.train is not None
     assert found.recipe.data.train.header is False
     report = api.data_check(found.recipe)
-    assert report is not None
     assert {split.name: split.rows for split in report.splits} == {"train": 600, "eval": 60}
     assert set(report.splits[0].labels) == {"1", "2", "3"}
     assert "label names are the numbers in the training data, in numeric order" in report.notes
     decided = start(task, path, header=False, evaluation=dev)
-    assert decided.recipe.data.eval is not None
     assert decided.recipe.data.eval.header is False
 
 
@@ -124,7 +114,6 @@ def test_a_recipe_names_a_file_without_a_header_in_its_notes(task: Task, tmp_pat
     def check(**more: Any) -> list[str]:
         source = {"path": str(path), "text": "column 1", "label": "column 2", **more}
         report = api.data_check(load_recipe(task.variant(tmp_path / "r.yaml", data={"train": source})))
-        assert report is not None
         return [n for n in report.notes if "header" in n]
 
     (note,) = check()
@@ -155,7 +144,6 @@ def test_many_rows_are_seen_less_often(task: Task, tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.csv", rows)
     found = start(task, path, evaluation=path)
     assert found.recipe.distill[0].epochs == 2
-    assert found.recipe.data.eval is not None
     assert found.recipe.data.eval.path == str(path)
 
 
@@ -192,16 +180,25 @@ MARGINS = "".join(
 TRIPLETS = "".join(f'{{"query": "the film {i}", "pos": "film {i}", "neg": "a lamp"}}\n' for i in range(40))
 
 
+RANKED = "text: first, text_pair: second, label: score}"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "task_name", "train", "note"),
     [
-        ("b.jsonl", MARGINS, "feature-extraction", "text: first, text_pair: second, label: score}", "scored triplets, 80 rows"),
-        ("a.txt", TAGGED, "token-classification", 'text: "column 1", label: "column 3"}', "spans from CoNLL columns 1 and 3, 40"),
-        ("a.csv", "text;tags\n" + FOLDED, "multi-label", 'label: tags, separator: ","}', "lists of 2 names"),
-        ("a.jsonl", TRIPLETS, "feature-extraction", "text: first, text_pair: second, label: score}", "triplets, 80 rows"),
+        ("b.jsonl", MARGINS, "feature-extraction", RANKED, "scored triplets, 80 rows"),
+        ("a.jsonl", TRIPLETS, "feature-extraction", RANKED, "triplets, 80 rows"),
+        (
+            "a.txt",
+            TAGGED,
+            "token-classification",
+            'text: "column 1", label: "column 3"}',
+            "spans from CoNLL columns 1 and 3, 40",
+        ),
         ("a.conll", "word\tO\n\nAnn\tB-PER\n\n" * 20, "token-classification", "", "spans from CoNLL columns 1 and 2"),
+        ("a.csv", "text;tags\n" + FOLDED, "multi-label", 'label: tags, separator: ","}', "lists of 2 names"),
     ],
-)  # fmt: skip
+)
 def test_other_forms_of_data(
     task: Task, tmp_path: Path, name: str, content: str, task_name: str, train: str, note: str
 ) -> None:
@@ -214,15 +211,14 @@ def test_other_forms_of_data(
     assert ("margins: 10" in found.text) is (content is MARGINS)
 
 
-def test_a_folder_of_classes_is_a_data_file(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_a_folder_of_classes_is_a_data_file(task: Task, tmp_path: Path, succeed: Command) -> None:
     for i, row in enumerate(task_rows(60, 1)):
         path = tmp_path / "texts" / row["label"] / f"{i}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(row["text"])
     command = ("run", "--data", tmp_path / "texts", f"teacher.model={task.folder / 'teacher'}", "-o", tmp_path / "run")
-    planned = cli(*command, "--dry-run")
-    assert planned.exit_code == 0, planned.output
-    assert "a folder for each class, 60 rows: text: column 'text', label: column 'label' (3 names)" in planned.stderr
+    said = succeed(*command, "--dry-run").stderr
+    assert "a folder for each class, 60 rows: text: column 'text', label: column 'label' (3 names)" in said
     before = data_digest(DataSource(path=str(tmp_path / "texts")))
     path.write_text("another text")
     assert before != data_digest(DataSource(path=str(tmp_path / "texts")))
@@ -233,14 +229,12 @@ def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Pa
     found = start(task, write_lines(tmp_path / "rows.jsonl", rows))
     assert found.notes[-1] == "rows.jsonl: 20 of 200 rows have no label: the teacher labels them for the student"
     report = api.data_check(found.recipe)
-    assert report is not None
     assert report.unlabelled == {"rows.jsonl": 20}
     assert "rows.jsonl: 20 rows without a label (the teacher labels them)" in report.lines()
     logits = "distill=[{method: task, epochs: 1, signals: {logits: 1, hidden: 0, attention: 0}}]"
     other_pieces = start(task, tmp_path / "rows.jsonl", "student={layers: 1, vocabulary: {at_least: 2}}", logits)
     assert other_pieces.notes[-1] == "rows.jsonl: 20 of 200 rows have no label: they are left out"
     report = api.data_check(other_pieces.recipe)
-    assert report is not None
     assert "rows.jsonl: 20 rows without a label (left out)" in report.lines()
 
 
@@ -258,135 +252,114 @@ def test_a_diagnosis_of_no_rows_is_refused(tmp_path: Path, rows: int) -> None:
         api.diagnose(tmp_path, rows)
 
 
-def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
-    """60 rows with probabilities of three labels, times a number; the 18th may have others."""
-    names, rows = ("refund", "delay", "praise"), []
-    for i in range(60):
-        probs = {name: (0.9 if j == i % 3 else 0.05) * scale for j, name in enumerate(names)}
-        rows.append({"text": f"row {i} about {names[i % 3]}", "probs": odd if odd is not None and i == 17 else probs})
-    return rows
+def made(count: int = 60, **columns: Callable[[int], Any]) -> list[dict[str, Any]]:
+    """Rows whose columns follow from their number, beside a text."""
+    texts: dict[str, Callable[[int], Any]] = {} if "question" in columns else {"text": lambda i: f"row {i}"}
+    return [{name: cell(i) for name, cell in {**texts, **columns}.items()} for i in range(count)]
+
+
+def probs(odd: Any = None, scale: float = 1.0) -> Callable[[int], Any]:
+    """Probabilities of three labels, times a number; the 18th may be others."""
+    names = ("refund", "delay", "praise")
+    return lambda i: (
+        odd if odd and i == 17 else {name: (0.9 if j == i % 3 else 0.05) * scale for j, name in enumerate(names)}
+    )
+
+
+def numbers(*odd: float) -> dict[str, float]:
+    return dict(zip(("refund", "delay", "praise"), odd, strict=True))
+
+
+PAIRS = made(question=lambda i: f"how do I do {i}?", answer=lambda i: f"the way number {i} is this")
+PROBABILITIES = "the teacher's answers are taken for probabilities"
+LOGITS = "the teacher's answers are taken for logits (numbers of any size)"
+NONE = (
+    "rows.jsonl:18: column 'probs': the numbers 0.9, 0.6, 0.3 (sum 1.8) are no probabilities (from 0 to 1; of labels that "
+    "exclude each other about 1 in all), as those of 59 other rows are."
+)
+NO_VOTES = "the numbers 0, 0 (sum 0) are no votes (whole numbers from 0, at least one of them above 0)"
+TWICE = "warning: 30 rows name a label twice; if these are votes of several people, name the column with --teacher"
 
 
 @pytest.mark.parametrize(
     ("rows", "more", "line"),
     [
-        (answered_rows(), (), "the teacher's answers are taken for probabilities"),
-        (answered_rows(scale=7.3), (), "the teacher's answers are taken for logits (numbers of any size)"),
-        (
-            answered_rows({"refund": 0.9, "delay": 0.6, "praise": 0.3}),
-            (),
-            "rows.jsonl:18: column 'probs': the numbers 0.9, 0.6, 0.3 (sum 1.8) are no probabilities (from 0 to 1; of labels that "
-            "exclude each other about 1 in all), as those of 59 other rows are.",
-        ),
-        (
-            answered_rows({"refund": 90, "delay": 6, "praise": 4}),
-            (),
-            "the numbers 90, 6, 4 (sum 100) are no probabilities",
-        ),
-        (answered_rows(), ("--teacher", "prob"), "no column 'prob'; did you mean 'probs'?"),
+        (made(probs=probs()), "", PROBABILITIES),
+        (made(probs=probs(scale=7.3)), "", LOGITS),
+        (made(probs=probs(numbers(0.9, 0.6, 0.3))), "", NONE),
+        (made(probs=probs(numbers(90, 6, 4))), "", "the numbers 90, 6, 4 (sum 100) are no probabilities"),
+        (made(probs=probs()), "--teacher prob", "no column 'prob'; did you mean 'probs'?"),
         # right data that looks a little like a mistake
-        ([{"text": f"row {i}", "probs": {"a": 1.0, "b": float(i == 9)}} for i in range(60)], (), "task: multi-label"),
+        (made(probs=lambda i: {"a": 1.0, "b": float(i == 9)}), "", "task: multi-label"),
+        (made(probs=lambda i: {"a": 0.4, "b": 0.9 if i % 5 == 0 else 0.1}), "--teacher probs", "task: multi-label"),
+        (made(grade=lambda i: 1.2 if i == 9 else i / 60), "--teacher grade", "task: regression"),
+        (made(logits=lambda i: {"a": -0.5, "b": 1.5 if i == 9 else -1.5}), "", LOGITS),
+        (made(good=lambda _: 0.9, bad=lambda i: "NA" if i == 9 else 0.1), "--teacher good,bad", PROBABILITIES),
+        # votes
+        (made(v=lambda i: {"a": 2 * (i != 9), "b": 0}), "--teacher v", NO_VOTES),
         (
-            [{"text": f"row {i}", "probs": {"a": 0.4, "b": 0.9 if i % 5 == 0 else 0.1}} for i in range(60)],
-            ("--teacher", "probs"),
-            "task: multi-label",
-        ),
-        (
-            [{"text": f"row {i}", "grade": 1.2 if i == 9 else i / 60} for i in range(60)],
-            ("--teacher", "grade"),
-            "task: regression",
-        ),
-        (
-            [{"text": f"row {i}", "logits": {"a": -0.5, "b": 1.5 if i == 9 else -1.5}} for i in range(60)],
-            (),
-            "the teacher's answers are taken for logits (numbers of any size)",
-        ),
-        (
-            [{"text": f"row {i}", "v": {"a": 2, "b": 0} if i != 9 else {"a": 0, "b": 0}} for i in range(60)],
-            ("--teacher", "v"),
-            "the numbers 0, 0 (sum 0) are no votes (whole numbers from 0, at least one of them above 0)",
-        ),
-        (
-            [{"text": f"row {i}", "v": "a" if i % 2 else {"a": 0.5, "b": 0.5}} for i in range(60)],
-            ("--teacher", "v"),
+            made(v=lambda i: "a" if i % 2 else {"a": 0.5, "b": 0.5}),
+            "--teacher v",
             "column 'v' has labels in some rows and numbers in others",
         ),
         (
-            [{"text": f"row {i}", "good": 0.9, "bad": "NA" if i == 9 else 0.1} for i in range(60)],
-            ("--teacher", "good,bad"),
-            "the teacher's answers are taken for probabilities",
-        ),
-        (
-            [{"text": f"row {i}", "ann": "spam", "ben": 3 if i == 9 else "spam"} for i in range(60)],
-            ("--teacher", "ann,ben"),
+            made(ann=lambda _: "spam", ben=lambda i: 3 if i == 9 else "spam"),
+            "--teacher ann,ben",
             "'spam' is a label, and other columns of the row hold numbers",
         ),
-        ([{"text": f"row {i}"} for i in range(60)], ("--label", "label"), "no column 'label'; allowed: text"),
         (
-            [{"text": f"row {i}", "ann1": "a", "ann2": "ab"[i % 2], "ann3": ("b", None)[i % 2]} for i in range(60)],
-            ("--teacher", "ann1,ann2,ann3"),
+            made(a=lambda _: "a", b=lambda i: "ab"[i % 2], c=lambda i: ("b", None)[i % 2]),
+            "--teacher a,b,c",
             "the teacher's answers are taken for votes",
         ),
+        (made(text=lambda i: f"row number {i}", votes=lambda i: ["good", "bad" if i % 2 else "good"]), "", TWICE),
+        # labels
+        (made(), "--label label", "no column 'label'; allowed: text"),
         (
-            [{"text": f"row number {i}", "votes": ["good", "bad" if i % 2 else "good"]} for i in range(60)],
-            (),
-            "warning: 30 rows name a label twice; if these are votes of several people, name the column with --teacher",
-        ),
-        (
-            [{"text": f"row {i}", "label": "refunq" if i == 4 else ("refund", "delay")[i % 2]} for i in range(60)],
-            (),
+            made(label=lambda i: "refunq" if i == 4 else ("refund", "delay")[i % 2]),
+            "",
             "warning: 1 label has one row only: 'refunq'; misspelt? 'refunq' for 'refund'",
         ),
-        ([{"text": f"row {i}", "label": "ab"[i % 2]} for i in range(40)], (), "warning: 40 rows are few to train on"),
+        (made(40, label=lambda i: "ab"[i % 2]), "", "warning: 40 rows are few to train on"),
         (
-            [{"text": f"row {i}", "label": "None" if i % 3 else "irony"} for i in range(60)],
-            (),
+            made(label=lambda i: "None" if i % 3 else "irony"),
+            "",
             "warning: the label 'None' of 40 rows may stand for a missing one",
         ),
+        (PAIRS, "", "Pairs of similar texts need none: --text-pair 'answer' --task feature-extraction."),
         (
-            [{"question": f"how do I do {i}?", "answer": f"the way number {i} is this"} for i in range(60)],
-            (),
-            "Pairs of similar texts need none: --text-pair 'answer' --task feature-extraction.",
-        ),
-        (
-            [{"question": f"how do I do {i}?", "answer": f"the way number {i} is this"} for i in range(60)],
-            ("--text-pair", "answer", "--task", "feature-extraction"),
+            PAIRS,
+            "--text-pair answer --task feature-extraction",
             "read as: 'how do I do 0?' | 'the way number 0 is this' -> none",
         ),
-        ([{"text": f"row {i}", "id": f"r{i}"} for i in range(60)], (), "without labels: --task feature-extraction"),
+        (made(id=lambda i: f"r{i}"), "", "without labels: --task feature-extraction"),
     ],
 )
 def test_what_a_check_says_about_answers_and_labels(
-    rows: list[dict[str, Any]], more: tuple[str, ...], line: str, tmp_path: Path, cli: Callable[..., Any]
+    rows: list[dict[str, Any]], more: str, line: str, tmp_path: Path, cli: Command
 ) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = cli("data", "check", path, *more)
+    result = cli("data", "check", write_lines(tmp_path / "rows.jsonl", rows), *more.split())
     assert line in " ".join((result.stdout + result.stderr).split())
 
 
 def test_a_recipe_is_refused_before_training_where_no_row_has_an_answer(
-    task: Task, tmp_path: Path, cli: Callable[..., Any]
+    task: Task, tmp_path: Path, refuse: Command
 ) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({**row, "label": "ab"[i % 2]}) + "\n" for i, row in enumerate(answered_rows())))
-    recipe = task.variant(
-        tmp_path / "r.yaml",
-        data={"train": {"path": str(path), "teacher": "prob"}, "labels": None},
-        teacher={"finetune": None},
-    )
-    result = cli("run", recipe, "-o", tmp_path / "run", "--dry-run")
-    assert result.exit_code == 2
-    assert "no row has an answer in column 'prob'" in result.stderr
+    path = write_lines(tmp_path / "rows.jsonl", made(probs=probs(), label=lambda i: "ab"[i % 2]))
+    data = {"train": {"path": str(path), "teacher": "prob"}, "labels": None}
+    recipe = task.variant(tmp_path / "r.yaml", data=data, teacher={"finetune": None})
+    said = refuse("run", recipe, "-o", tmp_path / "run", "--dry-run")
+    assert "no row has an answer in column 'prob'" in said
 
 
-def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_a_data_file_is_checked_without_a_recipe(
+    tmp_path: Path, succeed: Command, refuse: Command, cli: Command
+) -> None:
     path = tmp_path / "rows.csv"
     rows = [f'"a film, number {i}",{"good" if i % 2 else "bad"}' for i in range(30)]
     rows += ['"a film, number 1",bad', '"a film, number 2",bad', '"a lamp, too",Good', '"a box, too",']
     path.write_text("text,label\n" + "\n".join(rows) + "\n")
-    result = cli("data", "check", path)
-    assert result.exit_code == 0, result.output
+    result = succeed("data", "check", path)
     for line in (
         "text\t34\t32\ta film, number 0",
         "rows.csv: text: column 'text', label: column 'label' (3 names)",
@@ -406,10 +379,8 @@ def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[.
     path.write_text(
         "play this,music\n" + "".join(f"{w} it now {i},{w}s\n" for i in range(9) for w in ("stop", "start"))
     )
-    unsure = cli("data", "check", path)
-    assert (
-        "('play this', 'music') is taken as the names of the columns; if it is data, give --no-header" in unsure.stdout
-    )
+    unsure = succeed("data", "check", path).stdout
+    assert "('play this', 'music') is taken as the names of the columns; if it is data, give --no-header" in unsure
     refused = cli("data", "check", path, "--label", "other")
     assert (refused.exit_code, "no column 'other'" in refused.stderr) == (2, True)
     assert "play this\t" in refused.stdout, "columns are shown nevertheless"
@@ -419,19 +390,15 @@ def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[.
         ((path, "--encoding", "klingon"), "'klingon' is no encoding of text"),
         ((tmp_path / "none.csv",), "file not found"),
     ):
-        result = cli("data", "check", *args)
-        assert (result.exit_code, message in result.stderr) == (2, True), result.output
+        assert message in refuse("data", "check", *args)
 
 
-def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, succeed: Command, refuse: Command) -> None:
     data, run = write_table(tmp_path / "rows.csv", task_rows(600, 1)), tmp_path / "run"
     command = ("run", "--data", data, *QUICK, f"teacher.model={task.folder / 'teacher'}", "-o", run)
-    planned = cli(*command, "--dry-run")
-    assert planned.exit_code == 0, planned.output
-    assert "distill.0" in planned.stdout
+    assert "distill.0" in succeed(*command, "--dry-run").stdout
     assert not run.exists(), "a dry run writes nothing"
-    result = cli(*command)
-    assert result.exit_code == 0, result.output
+    result = succeed(*command)
     assert "text: column 'utterance', label: column 'intent' (3 names)" in result.stderr
     assert f"recipe:          {run}/recipe.yaml" in result.stdout
     report = json.loads((run / "data.json").read_text())
@@ -440,19 +407,14 @@ def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, cli: Callable[...
     assert 30 < sizes["eval"] < 100
     assert f"train finetune: {-(-8 * sizes['train'] // 32)} steps of 32 rows: 8" in result.stderr
     kept = load_recipe(run / "recipe.yaml")
-    assert kept.data.eval is not None
     assert kept.data.eval.fraction == 0.1
-    again = cli(*command)
-    assert again.exit_code == 0, again.output
-    assert "finished before, skipped" in again.stderr
+    assert "finished before, skipped" in succeed(*command).stderr
     (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + "# mine\n")
-    refused = cli(*command)
-    assert refused.exit_code == 2
-    assert "it was edited, or the data changed" in refused.stderr
+    assert "it was edited, or the data changed" in refuse(*command)
     assert (run / "recipe.yaml").read_text().endswith("# mine\n")
 
 
-def test_what_does_not_go_together(tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_what_does_not_go_together(tmp_path: Path, refuse: Command) -> None:
     data = write_table(tmp_path / "rows.csv", task_rows(60, 1))
     for args, message in (
         (("run", "--data", data, "sst2"), "together with the recipe 'sst2'"),
@@ -462,21 +424,13 @@ def test_what_does_not_go_together(tmp_path: Path, cli: Callable[..., Any]) -> N
         (("run", data), f"pocketbert run --data {data}"),
         (("run", "--data", tmp_path / "none.csv"), "none.csv"),
     ):
-        result = cli(*args, "-o", tmp_path / "run")
-        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+        assert message in refuse(*args, "-o", tmp_path / "run")
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("task_name", ["text-classification", "multi-label", "regression", "fill-mask"])
-def test_the_starts_are_recipes(task_name: str) -> None:
-    recipe = load_recipe(recipe_path(task_name))
-    assert recipe.task.value == task_name
-    assert all(stage.epochs for stage in recipe.distill)
 
 
 @pytest.mark.parametrize("command", [("recipes", "validate"), ("run", "--dry-run")])
 def test_what_a_run_would_find_is_found_before(
-    task: Task, tmp_path: Path, cli: Callable[..., Any], command: tuple[str, ...]
+    task: Task, tmp_path: Path, cli: Command, command: tuple[str, ...]
 ) -> None:
     for changes, message in (
         ({"teacher": {"finetune": None}}, "has no trained head for text-classification"),
@@ -509,7 +463,6 @@ distill:
 """
     )
     recipe = load_recipe(path)
-    assert recipe.data.augment is not None
     assert recipe.data.augment.vectors == tmp_path / "sub" / "words.txt", "counted from the recipe"
     written = dump_recipe(portable(recipe))
     assert str(tmp_path) not in written

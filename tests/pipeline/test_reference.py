@@ -14,7 +14,6 @@ from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.pipeline.reference import answer_label_names, project_texts, takes_texts_and_pairs, task_text
 
 LABELS = ("a", "b", "c")
-every_task = pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.name.value)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def tokenizer(tiny_model: Callable[..., Path]) -> TextTokenizer:
     return TextTokenizer(tiny_model("bert"), 400)
 
 
-@every_task
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda t: t.name.value)
 def test_own_texts_are_what_the_task_takes(task: Task, tokenizer: TextTokenizer) -> None:
     texts = project_texts(task, tokenizer)
     assert len(texts) == len(SENTENCES) >= 16
@@ -52,17 +51,15 @@ def test_a_text_becomes_one_of_the_task(task: TaskName, text: object, wanted: ob
 
 
 def test_answers_are_called_by_their_labels() -> None:
-    rows = np.array([[0.1, 3, 0], [5, 0, 1], [0, 0, 2]], np.float32)
-    assert answer_label_names(rows[:1], TASKS[TaskName.TEXT_CLASSIFICATION], LABELS) == "b"
-    assert answer_label_names(rows, TASKS[TaskName.TOKEN_CLASSIFICATION], LABELS) == "b, a, c"
-    several = np.array([[0.1, -3, 2]], np.float32)
-    assert answer_label_names(several, TASKS[TaskName.MULTI_LABEL], LABELS) == "a, c"
-    assert answer_label_names(-np.abs(several), TASKS[TaskName.MULTI_LABEL], LABELS) == ""
-
-
-@every_task
-def test_what_has_no_labels_or_is_no_number_has_no_name(task: Task) -> None:
-    rows = np.array([[0.1, 3, 0]], np.float32)
-    assert (answer_label_names(rows, task, LABELS) == "") is (not task.names_labels)
-    assert answer_label_names(rows, task, ()) == ""
-    assert answer_label_names(rows * np.nan, task, LABELS) == ""
+    rows, several = np.array([[0.1, 3, 0], [5, 0, 1], [0, 0, 2]], np.float32), np.array([[0.1, -3, 2]], np.float32)
+    for outputs, name, wanted in (
+        (rows[:1], TaskName.TEXT_CLASSIFICATION, "b"),
+        (rows, TaskName.TOKEN_CLASSIFICATION, "b, a, c"),
+        (several, TaskName.MULTI_LABEL, "a, c"),
+        (-np.abs(several), TaskName.MULTI_LABEL, ""),
+    ):
+        assert answer_label_names(outputs, TASKS[name], LABELS) == wanted
+    for task in TASKS.values():
+        assert (answer_label_names(rows[:1], task, LABELS) == "") is (not task.names_labels)
+        assert answer_label_names(rows[:1], task, ()) == ""
+        assert answer_label_names(rows[:1] * np.nan, task, LABELS) == "", "no number"

@@ -32,22 +32,13 @@ class KilledError(BaseException):
 
 
 class Desk:
-    """A run folder and a recipe to edit.
-
-    Attributes:
-        folder: The run folder.
-        recipe: The recipe file.
-        versions: What is said to be installed; 1.0 of all else.
-        killed: Step in which the process dies.
-        failing: Steps whose gates fail.
-        made: Steps that were made by the last run; resumed ones with the number they went on from.
-    """
+    """A run folder and a recipe to edit."""
 
     def __init__(self, folder: Path, recipe: Path) -> None:
         self.folder, self.recipe = folder, recipe
-        self.versions: dict[str, str | None] = {}
-        self.killed, self.failing = "", set[str]()
-        self.made: list[str] = []
+        self.versions: dict[str, str | None] = {}  # what is said to be installed; 1.0 of all else
+        self.killed, self.failing = "", set[str]()  # step in which the process dies; steps whose gates fail
+        self.made: list[str] = []  # steps of the last run; resumed ones with the number they went on from
 
     def installed(self, names: Sequence[str]) -> dict[str, str | None]:
         versions = {name: self.versions.get(name, "1.0") for name in names}
@@ -146,17 +137,10 @@ def finished_desk(desk: Desk) -> Desk:
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit of a finished run.
+    """An edit of a finished run: by overrides, or by a further line in a file; without a message nobody is asked."""
 
-    Attributes:
-        again: Steps that are made again.
-        said: The message that refuses it without ``--overwrite``; empty where it is made without being asked.
-        edits: Overrides of the recipe.
-        file: File that gets a further line, instead.
-    """
-
-    again: tuple[str, ...] = ()
-    said: str = ""
+    again: tuple[str, ...] = ()  # steps that are made again
+    said: str = ""  # the message that refuses it without --overwrite
     edits: tuple[str, ...] = ()
     file: str = ""
 
@@ -265,21 +249,17 @@ def test_an_edit_after_a_kill_in_the_last_stage(desk: Desk, name: str) -> None:
     assert made == [*(n for n in ORDER[:4] if n in edit.again), last, *ORDER[ORDER.index("student") :]]
 
 
-def test_a_later_stage_keeps_the_stages_before(finished_desk: Desk) -> None:
-    stages = "{method: minilm, steps: 100, batch: 8}, {method: task, steps: 100, batch: 8, lr: 1e-4}, {method: task, steps: 9}"
-    said = finished_desk.refused(f"distill=[{stages}]")
-    assert (
-        "student reads distill.2 instead of distill.1; distill.2 was not set, is set: student and the 6 steps" in said
-    )
-    made = finished_desk.run(f"distill=[{stages}]", overwrite=True)
-    assert made == ["distill.2", *(n for n in ORDER if n in BEHIND_STUDENT)]
-
-
-def test_a_step_that_is_left_out(finished_desk: Desk) -> None:
+def test_stages_and_steps_that_are_added_or_left_out(finished_desk: Desk) -> None:
     said = finished_desk.refused("benchmark=null")
     assert "benchmark was set, is not set; pack reads benchmark no longer: pack would be made anew." in said
     assert finished_desk.run("benchmark=null", overwrite=True) == ["pack"]
     assert finished_desk.run(overwrite=True) == ["pack"], "what was measured before is still right"
+    first = "{method: minilm, steps: 100, batch: 8}, {method: task, steps: 100, batch: 8, lr: 1e-4}"
+    stages = f"distill=[{first}, {{method: task, steps: 9}}]"
+    said = finished_desk.refused(stages)
+    reads = "student reads distill.2 instead of distill.1; distill.2 was not set, is set: student and the 6 steps"
+    assert reads in said
+    assert finished_desk.run(stages, overwrite=True) == ["distill.2", *(n for n in ORDER if n in BEHIND_STUDENT)]
 
 
 @pytest.mark.parametrize(
@@ -338,15 +318,12 @@ def test_a_step_that_failed_is_made_again_without_being_asked(desk: Desk) -> Non
     said = desk.refused("distill.1.steps=120")
     assert "distill.1.steps was 100, is 120: distill.1 and the 4 steps behind it would be made anew" in said
     assert desk.run("verify.max_drop=0.5") == ["verify", "onnx-teacher", "benchmark", "pack"]
-
-
-def test_a_gate_that_fails_after_an_edit_leaves_nothing_packed(finished_desk: Desk) -> None:
-    finished_desk.failing = {"verify"}
+    desk.failing = {"verify"}
     with pytest.raises(GateError):
-        finished_desk.run("verify.max_drop=0.0")
-    assert not (finished_desk.folder / "phone").exists()
-    finished_desk.failing = set()
-    assert finished_desk.run() == ["verify", "pack"]
+        desk.run("verify.max_drop=0.0")
+    assert not (desk.folder / "phone").exists(), "nothing stays packed whose gates failed after an edit"
+    desk.failing = set()
+    assert desk.run() == ["verify", "pack"]
 
 
 # --- other library versions ---
@@ -363,6 +340,9 @@ def test_other_versions_are_refused_with_the_choice(finished_desk: Desk) -> None
     assert "accelerate was 1.0, is not installed" in finished_desk.refused()
     finished_desk.versions = {}
     assert finished_desk.run() == []
+    finished_desk.versions["torch"] = "2.0"
+    assert finished_desk.run(overwrite=True) == [n for n in ORDER if n not in ("data", "corpus")]
+    assert finished_desk.mark("student")["made_from"]["versions"]["torch"] == "2.0"
 
 
 def test_results_of_other_versions_are_taken_as_they_are(finished_desk: Desk) -> None:
@@ -381,12 +361,9 @@ def test_results_of_other_versions_are_taken_as_they_are(finished_desk: Desk) ->
     assert [text.partition(" ")[0] for text in accepted] == aged
     finished_desk.versions["torch"] = "3.0"
     assert "torch was 2.0, is 3.0" in finished_desk.refused()
-
-
-def test_results_of_other_versions_are_made_anew(finished_desk: Desk) -> None:
+    assert finished_desk.run(resume_anyway=True) == []
     finished_desk.versions["torch"] = "2.0"
-    assert finished_desk.run(overwrite=True) == [n for n in ORDER if n not in ("data", "corpus")]
-    assert finished_desk.mark("student")["made_from"]["versions"]["torch"] == "2.0"
+    assert finished_desk.run() == [], "versions that were taken once are not asked about again"
 
 
 def test_unfinished_work_of_other_versions_goes_on(desk: Desk) -> None:

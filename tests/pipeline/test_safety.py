@@ -61,15 +61,14 @@ def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path, cli: Callable
     assert (corpus / "dev.jsonl.gz").read_bytes() == b"changed by its user"
 
 
+OTHER = r"trained for {} .3 outputs., not for text-classification"
+
+
 @pytest.mark.parametrize(
     ("problem", "task", "message"),
     [
-        (
-            "multi_label_classification",
-            "text-classification",
-            "trained for multi-label .3 outputs., not for text-classification",
-        ),
-        ("regression", "text-classification", "trained for regression .3 outputs., not for text-classification"),
+        ("multi_label_classification", "text-classification", OTHER.format("multi-label")),
+        ("regression", "text-classification", OTHER.format("regression")),
         ("regression", None, "answers 3 numbers to a text; regression is one number per text"),
     ],
 )

@@ -44,7 +44,12 @@ def send_at(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_run_goes_on_where_it_was_stopped(
-    task: Any, tmp_path: Path, cli: Callable[..., Any], send_at: Callable[..., Any], number: signal.Signals, code: int
+    number: signal.Signals,
+    code: int,
+    task: Any,
+    tmp_path: Path,
+    succeed: Callable[..., Any],
+    send_at: Callable[..., Any],
 ) -> None:
     stages = [{"method": "task", "steps": 12, **RARE}]
     recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 30, **RARE}}, distill=stages)
@@ -55,11 +60,10 @@ def test_the_run_goes_on_where_it_was_stopped(
         assert resumed in told.stderr
         assert f"stopped after step {at + 1} of 30, checkpoint written" in told.stderr
         assert "Finished work is kept" in told.stderr
-    last = cli("distill", recipe, "-o", run)
-    assert last.exit_code == 0, last.output
+    last = succeed("distill", recipe, "-o", run)
     assert "resumed at step 21 of 30" in last.stderr
     assert "12 steps of 32 rows: 0.64 passes over 600 rows" in last.stderr
-    assert cli("distill", recipe, "-o", whole).exit_code == 0
+    succeed("distill", recipe, "-o", whole)
     for name in ("teacher/model.safetensors", "student/model.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     curves = [json.loads((folder / "student" / "training.json").read_text())["curves"] for folder in (run, whole)]

@@ -1,7 +1,5 @@
 """Fixtures of the tests of quantized files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,14 +25,14 @@ def small_matrices_count() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sentence_rows(open_tiny: Callable[..., Any]) -> list[Feed]:
+def sentence_rows(open_tiny) -> list[Feed]:
     """Calibration rows without padding: the sample sentences of at most 40 tokens."""
     tokenizer = open_tiny("bert", 2)[2]
     return [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
 
 
 @pytest.fixture(scope="session")
-def exported_coreml(open_tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def exported_coreml(open_tiny, tmp_path_factory) -> Callable[..., Path]:
     """`exported_coreml(layers=1, form=None, layout=Layout.PLAIN)`: the package of a tiny classifier."""
 
     @cache
@@ -48,18 +46,14 @@ def exported_coreml(open_tiny: Callable[..., Any], tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def exported_file(
-    exported: Callable[[str], Path], exported_tflite: Callable[[str], Path], exported_coreml: Callable[..., Path]
-) -> Callable[[Format], Path]:
+def exported_file(exported, exported_tflite, exported_coreml) -> Callable[[Format], Path]:
     """`exported_file(format)`: the exported file of a tiny BERT with two layers."""
     exports = {Format.ONNX: lambda: exported("bert"), Format.TFLITE: lambda: exported_tflite("bert")}
     return lambda format: exports.get(format, lambda: exported_coreml(2))()
 
 
 @pytest.fixture(scope="session")
-def quantized(
-    exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Path, WeightTypes]]:
+def quantized(exported_file, sentence_rows, tmp_path_factory) -> Callable[..., tuple[Path, WeightTypes]]:
     """`quantized(format, scheme, runtime=None)`: that file of the tiny BERT, made once, and the types found in it."""
 
     @cache
@@ -72,7 +66,7 @@ def quantized(
 
 
 @pytest.fixture
-def write(exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path: Path) -> Callable[..., Path]:
+def write(exported_file, sentence_rows, tmp_path) -> Callable[..., Path]:
     """`write(format, scheme, runtime=None, base=None, rows=None, **more)`: a file of the tiny BERT, or of `base`, anew."""
 
     def make(

@@ -1,7 +1,5 @@
 """Ranges of activations: laws of the streaming histogram, and what gives no range."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -30,9 +28,7 @@ def draw(seed: int, size: int = 4000, scale: float = 1.0) -> Numbers:
 
 @given(st.integers(0, 99), st.integers(1, 3999), st.floats(1e-6, 1e6))
 @settings(max_examples=25)
-def test_a_range_holds_zero_lies_within_the_numbers_and_hardly_depends_on_their_parts(
-    seed: int, cut: int, scale: float
-) -> None:
+def test_a_range_holds_zero_lies_within_the_numbers_and_hardly_depends_on_their_parts(seed, cut, scale):
     values = draw(seed, scale=scale)
     once, twice = count(values), count(values[:cut], values[cut:])
     bin_width = 4 * float(np.abs(values).max()) / BINS
@@ -42,7 +38,7 @@ def test_a_range_holds_zero_lies_within_the_numbers_and_hardly_depends_on_their_
         assert np.allclose((low, high), twice.range(method), rtol=0, atol=2 * bin_width), method
 
 
-def test_a_percentile_leaves_out_what_is_rare_and_minmax_does_not() -> None:
+def test_a_percentile_leaves_out_what_is_rare_and_minmax_does_not():
     values = draw(1, 100_000)
     made = count(values, np.array([900], np.float32))
     assert made.range(Calibration.MINMAX)[1] == 900
@@ -51,7 +47,7 @@ def test_a_percentile_leaves_out_what_is_rare_and_minmax_does_not() -> None:
     assert np.mean((values >= low) & (values <= high)) == pytest.approx(0.9999, abs=0.0005)
 
 
-def test_the_least_error_is_smaller_than_that_of_the_full_range() -> None:
+def test_the_least_error_is_smaller_than_that_of_the_full_range():
     values = np.append(draw(2, 50_000), np.float32(60))
     made = count(values)
 
@@ -65,7 +61,7 @@ def test_the_least_error_is_smaller_than_that_of_the_full_range() -> None:
     assert error(*best) < 1.1 * min(tried)
 
 
-def test_memory_does_not_depend_on_the_number_of_rows() -> None:
+def test_memory_does_not_depend_on_the_number_of_rows():
     def measure_peak(rows: int) -> int:
         ranges, row = Ranges(["a"], Calibration.MSE), {"a": draw(0, 20_000)}
         tracemalloc.start()
@@ -83,7 +79,7 @@ def test_memory_does_not_depend_on_the_number_of_rows() -> None:
     ("values", "said"),
     [([1, np.nan], "NaN or infinite"), ([np.inf, 0], "NaN or infinite"), ([0, 0], "nothing but zeros")],
 )
-def test_numbers_that_give_no_range_are_named(method: Calibration, values: list[float], said: str) -> None:
+def test_numbers_that_give_no_range_are_named(method, values, said):
     ranges = Ranges(["good", "bad"], method)
     ranges.add({"good": draw(0), "bad": np.array(values, np.float32)})
     with pytest.raises(GateError, match=f"model: {said}.*: bad ") as caught:
@@ -91,6 +87,6 @@ def test_numbers_that_give_no_range_are_named(method: Calibration, values: list[
     assert "good" not in str(caught.value)
 
 
-def test_no_rows_are_refused() -> None:
+def test_no_rows_are_refused():
     with pytest.raises(InputError, match="no row to measure ranges on"):
         Ranges(["a"], Calibration.MINMAX).chosen("model")

@@ -1,8 +1,6 @@
 """Core ML packages in fewer bits: older iOS, the neural engine, measured ranges, and compressors that leave weights float."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.exact import exact_bert
 from support.quantized import CLASSIFY, Feed, answer_sentences, export_file
 
-Exported = Callable[..., Path]
 IOS_16, IOS_17 = CoremlForm(16, Shapes.FIXED), CoremlForm(17, Shapes.FIXED, Scheme.FP32)
 ADDED = {"greater_equal", "select", "add"}  # coremltools checks the indices of a compressed table once more
 SENTENCES = 12
@@ -56,8 +53,8 @@ def compare_answers(
     ("form", "scheme"), [(IOS_16, Scheme.SMALL), (IOS_16, Scheme.W8), (IOS_17, Scheme.W8)], ids=lambda v: str(v)[-30:]
 )
 def test_packages_for_older_ios_answer_as_simulated_and_keep_their_description(
-    form: CoremlForm, scheme: Scheme, exported_coreml: Exported, open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+    form, scheme, exported_coreml, open_tiny, tmp_path
+):
     source, path = exported_coreml(1, form), tmp_path / "a.mlpackage"
     before, types = read_weight_types(source), quantize(source, path, plan(scheme))
     assert find_row(Format.COREML, scheme).problems(before, "a")
@@ -79,7 +76,7 @@ def test_packages_for_older_ios_answer_as_simulated_and_keep_their_description(
     assert [f.name for f in small.outputs] == [f.name for f in plain.outputs]
 
 
-def test_a_vector_that_a_product_and_a_normalization_share(open_tiny: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_vector_that_a_product_and_a_normalization_share(open_tiny, tmp_path):
     model, folder, _ = open_tiny("bert", 1)  # as in a model that was never trained: all biases are zero
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -93,9 +90,7 @@ def test_a_vector_that_a_product_and_a_normalization_share(open_tiny: Callable[.
 # Activations in 8 bits.
 
 
-def test_static_packages_for_the_neural_engine_answer_as_simulated(
-    exported_coreml: Exported, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_static_packages_for_the_neural_engine_answer_as_simulated(exported_coreml, sentence_rows, open_tiny, tmp_path):
     path = tmp_path / "a.mlpackage"
     types = quantize(exported_coreml(layout=Layout.ANE), path, plan(Scheme.A8W8, sentence_rows))
     assert all(u.bits == 8 for u in types.uses if u.use is Use.MATMUL)
@@ -108,9 +103,7 @@ def test_static_packages_for_the_neural_engine_answer_as_simulated(
     assert 0.5 * error < found < 1.6 * error
 
 
-def test_a_role_can_keep_float_activations_or_be_left(
-    exported_coreml: Exported, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_role_can_keep_float_activations_or_be_left(exported_coreml, sentence_rows, open_tiny, tmp_path):
     exact, tokenizer = exact_bert(open_tiny, 1, Format.COREML), open_tiny("bert", 1)[2]
     row, path = find_row(Format.COREML, Scheme.A8W8), tmp_path / "a.mlpackage"
     held = list_weights(exact.module, Scheme.FP16)
@@ -128,9 +121,7 @@ def test_a_role_can_keep_float_activations_or_be_left(
     assert any("not in a measured range" in line for line in problems), problems
 
 
-def test_ranges_are_those_of_all_rows_without_their_padding(
-    exported_coreml: Exported, sentence_rows: list[Feed]
-) -> None:
+def test_ranges_are_those_of_all_rows_without_their_padding(exported_coreml, sentence_rows):
     def measure(rows: list[Feed], form: CoremlForm | None = None) -> dict[str, tuple[float, float]]:
         return coreml._measure_ranges(exported_coreml(1, form), plan(Scheme.A8W8, rows), "a")
 
@@ -147,17 +138,13 @@ def test_ranges_are_those_of_all_rows_without_their_padding(
 # Compressors that leave something float in silence, and what is refused.
 
 
-def test_activations_that_a_compressor_leaves_float_are_an_error(
-    exported_coreml: Exported, sentence_rows: list[Feed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_activations_that_a_compressor_leaves_float_are_an_error(exported_coreml, sentence_rows, tmp_path, monkeypatch):
     monkeypatch.setattr(cto.experimental, "linear_quantize_activations", lambda model, *_: model)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):
         quantize(exported_coreml(), tmp_path / "a.mlpackage", plan(Scheme.A8W8, sentence_rows))
 
 
-def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(
-    exported_coreml: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(exported_coreml, tmp_path, monkeypatch):
     words = max(read_weight_types(exported_coreml()).uses, key=lambda u: (u.use is Use.TABLE, u.numbers))
     rows = words.numbers // 32
     group = next(size for size in range(2, rows) if rows % size)  # coremltools only warns
@@ -168,9 +155,7 @@ def test_a_table_that_a_group_size_leaves_float_in_silence_is_an_error(
     assert words.name in str(caught.value)
 
 
-def test_weights_that_blocks_leave_float_in_silence_are_an_error(
-    exported_coreml: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_blocks_leave_float_in_silence_are_an_error(exported_coreml, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "BLOCK", 48)  # no divisor of rows of 32, which coremltools only warns about
     monkeypatch.setattr(coreml, "_block_problems", lambda *_: [])
     with pytest.raises(GateError) as caught:
@@ -180,9 +165,7 @@ def test_weights_that_blocks_leave_float_in_silence_are_an_error(
     assert "no embedding table has int4 numbers" in said
 
 
-def test_packages_that_a_scheme_cannot_use_are_refused(
-    exported_coreml: Exported, sentence_rows: list[Feed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_that_a_scheme_cannot_use_are_refused(exported_coreml, sentence_rows, tmp_path, monkeypatch):
     path = tmp_path / "a.mlpackage"
     with pytest.raises(InputError, match="is for iOS 16; weights in blocks need iOS 18. Fix: Choose the scheme lut4"):
         quantize(exported_coreml(1, IOS_16), path, plan(Scheme.W4))

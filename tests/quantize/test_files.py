@@ -1,7 +1,5 @@
 """Heads in fewer bits: the table that a decoder reads too, heads with one output, and heads that were never trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,7 @@ Head = Callable[..., Any]
 
 
 @pytest.fixture
-def head(make_classifier: Callable[..., Any]) -> Head:
+def head(make_classifier) -> Head:
     """`head(family, task)`: a random model with the head of a task."""
 
     def build(name: str, task: Task, **changes: Any) -> Any:
@@ -84,7 +82,7 @@ def answer(format: Format, path: Path, name: str = "bert") -> Arrays:
 
 
 @pytest.mark.parametrize("task", [t for t in TASKS.values() if t.outputs != ("logits",)], ids=lambda t: t.name)
-def test_all_outputs_of_a_head_stay_near_those_of_torch(task: Task, head: Head, tmp_path: Path) -> None:
+def test_all_outputs_of_a_head_stay_near_those_of_torch(task, head, tmp_path):
     model, inputs = head("bert", task), draw_inputs("bert")
     path, types = make(Format.ONNX, Scheme.INT8, model, "bert", task, tmp_path)
     assert {u.dtype for u in types.uses if u.numbers > coreml.THRESHOLD} == {"int8"}
@@ -101,16 +99,14 @@ def test_all_outputs_of_a_head_stay_near_those_of_torch(task: Task, head: Head, 
 
 
 @pytest.fixture(scope="module")
-def tied(make_classifier: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def tied(make_classifier, tmp_path_factory) -> tuple[Any, Path]:
     """A model with the head of fill-mask, and its exported file."""
     model = make_classifier("bert", 1, tuple("abc"), auto_class=FILL.auto_class, vocab_size=WORDS)
     return model, export(Format.ONNX, model, "bert", FILL, tmp_path_factory.mktemp("tied"))
 
 
 @pytest.mark.parametrize("name", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES[1:])])
-def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(
-    name: str, tied: tuple[Any, Path], head: Head, tmp_path: Path
-) -> None:
+def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(name, tied, head, tmp_path):
     model, source = tied
     if name != "bert":
         model = head(name, FILL, vocab_size=WORDS)
@@ -128,7 +124,7 @@ def test_onnx_stores_the_table_once_and_multiplies_it_in_int8(
     assert (np.abs(stored[table] * steps - numbers) <= 0.51 * steps + 1e-7).all()
 
 
-def test_a_decoder_of_its_own_is_quantized_too(head: Head, tmp_path: Path) -> None:
+def test_a_decoder_of_its_own_is_quantized_too(head, tmp_path):
     model = head("bert", FILL, vocab_size=WORDS, tie_word_embeddings=False)
     types = make(*SCHEMES[0], model, "bert", FILL, tmp_path)[1]
     uses = [u for u in types.uses if u.numbers % WORDS == 0]
@@ -136,15 +132,13 @@ def test_a_decoder_of_its_own_is_quantized_too(head: Head, tmp_path: Path) -> No
     assert len({u.name for u in uses}) == 2
 
 
-def test_a_decoder_left_float_is_an_error(
-    tied: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_left_float_is_an_error(tied, tmp_path, monkeypatch):
     monkeypatch.setattr(dynamic, "untie_embeddings", lambda *_: {})
     with pytest.raises(GateError, match=r"still float: .*decoder\.weight"):
         quantize(tied[1], tmp_path / "a.onnx", INT8)
 
 
-def test_untying_keeps_the_numbers(tied: tuple[Any, Path], tmp_path: Path) -> None:
+def test_untying_keeps_the_numbers(tied, tmp_path):
     model = onnx.load(tied[1])
     tables_by_matrix = untie_embeddings(model)
     ((matrix, table),) = tables_by_matrix.items()
@@ -161,9 +155,7 @@ def test_untying_keeps_the_numbers(tied: tuple[Any, Path], tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "scheme"), SCHEMES[1:])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_other_formats_store_the_table_once_too(
-    name: str, format: Format, scheme: Scheme, head: Head, tmp_path: Path
-) -> None:
+def test_other_formats_store_the_table_once_too(name, format, scheme, head, tmp_path):
     path, _ = make(format, scheme, head(name, FILL, vocab_size=WORDS), name, FILL, tmp_path)
     sizes = [v.size for _, v in read_stored_numbers(path, format) if v.size % WORDS == 0 and v.size > WORDS]
     assert len(sizes) == (2 if name == "mobilebert" else 1)
@@ -173,9 +165,7 @@ def test_other_formats_store_the_table_once_too(
 
 
 @pytest.mark.parametrize(("format", "scheme"), ONE_QUICK)
-def test_one_output_is_one_channel(
-    format: Format, scheme: Scheme, head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_output_is_one_channel(format, scheme, head, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "THRESHOLD", 16)
     model = head("bert", REGRESSION)
     path, types = make(format, scheme, model, "bert", REGRESSION, tmp_path)
@@ -189,15 +179,7 @@ def test_one_output_is_one_channel(
 
 @pytest.mark.parametrize(("format", "scheme"), ONE_QUICK)
 @pytest.mark.parametrize(("task", "factor"), [(REGRESSION, 0.0), (TAGS, 1e-30)], ids=["zeros", "nearly zeros"])
-def test_a_head_of_zeros_answers_with_its_bias(
-    task: Task,
-    factor: float,
-    format: Format,
-    scheme: Scheme,
-    head: Head,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_of_zeros_answers_with_its_bias(task, factor, format, scheme, head, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "THRESHOLD", 16)
     model = head("bert", task)
     with torch.no_grad():
@@ -210,9 +192,7 @@ def test_a_head_of_zeros_answers_with_its_bias(
 
 
 @pytest.mark.parametrize(("format", "scheme"), ONE_QUICK)
-def test_one_channel_of_zeros_leaves_the_others_alone(
-    format: Format, scheme: Scheme, head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_channel_of_zeros_leaves_the_others_alone(format, scheme, head, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "THRESHOLD", 16)
     model = head("bert", TAGS)
     with torch.no_grad():

@@ -1,7 +1,5 @@
 """Rounding by its definition: steps of one size, halves as numpy rounds them, blocks and palettes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from pocketbert.quantize.table import SchemeRow, list_rows
 WRITTEN = [r for r in list_rows() if r.write is not None]
 
 
-def test_every_scheme_in_8_bits_has_a_simulation_and_tables_are_simulated_as_they_are_stored() -> None:
+def test_every_scheme_in_8_bits_has_a_simulation_and_tables_are_simulated_as_they_are_stored():
     def is_complete(row: SchemeRow) -> bool:
         if row.scheme is Scheme.FP16:  # files in fp16 have the least bound of all
             return row.simulation is None
@@ -36,9 +34,7 @@ def test_every_scheme_in_8_bits_has_a_simulation_and_tables_are_simulated_as_the
         (rounding.per_tensor, (1, -1)),
     ],
 )
-def test_each_group_has_at_most_256_steps_of_one_size_and_zero_is_one(
-    kind: rounding.Rounding, shape: tuple[int, int]
-) -> None:
+def test_each_group_has_at_most_256_steps_of_one_size_and_zero_is_one(kind, shape):
     values = torch.randn(3, 4, 500)
     values[0] = 0
     values[:, 1] += 2
@@ -54,12 +50,12 @@ def test_each_group_has_at_most_256_steps_of_one_size_and_zero_is_one(
 
 
 @pytest.mark.parametrize("kind", [rounding.per_row, rounding.per_row_with_offset, rounding.per_row_in_fp16])
-def test_a_table_that_is_rounded_in_portions_is_rounded_as_its_rows_are(kind: rounding.Rounding) -> None:
+def test_a_table_that_is_rounded_in_portions_is_rounded_as_its_rows_are(kind):
     values = torch.randn(41, 16)
     assert torch.equal(kind(values.repeat(500, 1)), kind(values).repeat(500, 1))
 
 
-def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
+def test_halves_are_rounded_as_numpy_does_in_fp16():
     values = torch.randn(40, 500)
     values[0], values[1] = 0, values[1].abs()
     halves = values.numpy().astype(np.float16)
@@ -76,7 +72,7 @@ def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
     assert torch.equal(rounding.per_row_in_fp16(vector), rounding.per_row_in_fp16(vector[:, None].T.contiguous())[0])
 
 
-def test_only_files_made_from_halves_are_rounded_as_halves() -> None:
+def test_only_files_made_from_halves_are_rounded_as_halves():
     how = Simulation(rounding.per_row, rounding.per_tensor, small=7, halves=rounding.per_row_in_fp16)
     assert how.made_from(Scheme.FP32) == how
     made = how.made_from(Scheme.FP16)
@@ -88,7 +84,7 @@ def test_only_files_made_from_halves_are_rounded_as_halves() -> None:
 @pytest.mark.parametrize(
     "kind", [rounding.tflite_int4_blocks, rounding.per_block_with_offset, rounding.per_block_in_fp16]
 )
-def test_4_bits_leave_16_numbers_in_each_block_and_small_errors(kind: rounding.Rounding) -> None:
+def test_4_bits_leave_16_numbers_in_each_block_and_small_errors(kind):
     values = torch.randn(7, 96)
     values[0] = 0
     values[1] /= 1000
@@ -103,9 +99,7 @@ def test_4_bits_leave_16_numbers_in_each_block_and_small_errors(kind: rounding.R
 
 
 @pytest.mark.parametrize(("kind", "size"), [(rounding.palette_of_16, 16), (rounding.palette_of_64, 64)])
-def test_a_palette_is_where_its_numbers_are_and_never_worse_than_equal_steps(
-    kind: rounding.Rounding, size: int
-) -> None:
+def test_a_palette_is_where_its_numbers_are_and_never_worse_than_equal_steps(kind, size):
     draw = np.random.default_rng(0)
     values = draw.standard_t(3, 50_000).astype(np.float16)  # with tails, as the weights of a trained model
     palette, wide = choose_palette(values, size), values.astype(np.float32)
@@ -122,7 +116,7 @@ def test_a_palette_is_where_its_numbers_are_and_never_worse_than_equal_steps(
     assert np.array_equal(kind(torch.from_numpy(wide)).numpy(), palette[places])
 
 
-def test_a_weight_with_fewer_numbers_than_its_palette_is_exact() -> None:
+def test_a_weight_with_fewer_numbers_than_its_palette_is_exact():
     values = np.array([[0.5, -1, 0.25], [0, 0.5, 0.5]], np.float16)
     palette = choose_palette(values, 16)
     assert np.array_equal(palette[nearest_in_palette(values, palette)].reshape(2, 3), values)

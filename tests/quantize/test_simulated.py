@@ -1,10 +1,7 @@
 """Schemes simulated in torch: what is rounded, measured ranges, planted outliers; files are off by what the simulation says."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +54,7 @@ def simulate(
     return torch.from_numpy(SimulatedPredictor(Exact(module), how, calibration).run({"x": x.numpy()})["y"])
 
 
-def test_tables_and_weights_are_rounded_and_small_or_constant_ones_are_not() -> None:
+def test_tables_and_weights_are_rounded_and_small_or_constant_ones_are_not():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -82,7 +79,7 @@ def test_tables_and_weights_are_rounded_and_small_or_constant_ones_are_not() -> 
     torch.testing.assert_close(simulate(model, ids, how=how), compute(matrix, matrix), rtol=1e-5, atol=1e-6)
 
 
-def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_float() -> None:
+def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_float():
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -103,7 +100,7 @@ def test_static_ranges_are_those_of_the_calibration_rows_and_probabilities_stay_
     torch.testing.assert_close(simulate(model, x, rows, products=True), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_results_of_products_softmax_and_activations_are_rounded_where_the_scheme_says_so() -> None:
+def test_results_of_products_softmax_and_activations_are_rounded_where_the_scheme_says_so():
     rows = torch.randn(1, 40, 16)
     linear, x = nn.Linear(16, 5), rows[:, :6]  # results beyond the measured range would be cut
     results = linear(rows).detach()
@@ -151,7 +148,7 @@ def measure_error(predictor: Predictor, module: nn.Module) -> float:
 
 
 @pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.A8W8])
-def test_the_simulation_shows_what_outliers_do(scheme: Scheme) -> None:
+def test_the_simulation_shows_what_outliers_do(scheme):
     how = find_row(Format.ONNX, scheme).simulation
     assert how is not None
     rows, errors = (list_outlier_rows() if how.static else ()), {}
@@ -166,7 +163,7 @@ def test_the_simulation_shows_what_outliers_do(scheme: Scheme) -> None:
     "format",
     [Format.ONNX, *(pytest.param(f, marks=pytest.mark.slow) for f in (Format.TFLITE, Format.COREML))],
 )
-def test_files_with_outliers_are_ruined_and_repaired(format: Format, tmp_path: Path) -> None:
+def test_files_with_outliers_are_ruined_and_repaired(format, tmp_path):
     modules = {name: module for name, module in make_modules(format).items() if name != "healthy"}
     sources = {n: export_file(m, BERT, tmp_path / f"{n}{SUFFIX[format]}", (LENGTH,)) for n, m in modules.items()}
     for scheme in (Scheme.INT8, Scheme.A8W8) if format is Format.ONNX else (Scheme.A8W8,):
@@ -188,7 +185,7 @@ WIDER = {"mobilebert": {"intra_bottleneck_size": 24}}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 @pytest.mark.parametrize(("format", "seed"), [(f, s) for f, count in SEEDS.items() for s in range(count)])
-def test_a_sound_file_is_off_by_what_the_simulation_says(format: Format, name: str, seed: int, tmp_path: Path) -> None:
+def test_a_sound_file_is_off_by_what_the_simulation_says(format, name, seed, tmp_path):
     rows = [r for r in list_rows() if r.format is format and r.simulation]
     if any(r.runtime is Runtime.OPENVINO for r in rows):
         pytest.importorskip("openvino")
@@ -234,7 +231,7 @@ class OneInput(Exact):
         return super().run({"x": inputs["input_ids"]})
 
 
-def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded_to() -> None:
+def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded_to():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -250,7 +247,7 @@ def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded
     assert [r.inputs for r in found["words.weight"]] == [(0.0, 9.0)]  # of the rows as they are
 
 
-def test_results_that_are_joined_may_have_the_range_of_the_joined_tensor() -> None:
+def test_results_that_are_joined_may_have_the_range_of_the_joined_tensor():
     class Groups(nn.Module):
         def __init__(self) -> None:
             super().__init__()

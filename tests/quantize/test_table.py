@@ -1,10 +1,7 @@
 """The table of schemes: every row is made and checked, wrong plans are refused, a stub is one row, the page lists it all."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.types import Format, Role, Runtime, Scheme
 from pocketbert.export.onnx import check_readable
-from pocketbert.quantize import Plan, find_row, quantize, read_stored_numbers, read_weight_types, table
+from pocketbert.quantize import Plan, quantize, read_stored_numbers, read_weight_types, table
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import (
     WEIGHTED_ROLES,
@@ -28,7 +25,7 @@ from pocketbert.quantize.table import (
     register_scheme,
     repeat_tokens,
 )
-from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use, WeightTypes
+from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights, Use
 from pocketbert.runtime.engines import open_file
 from support.defects import NEEDS
 from support.exact import exact_bert
@@ -41,9 +38,6 @@ QUICK = ("onnx int8", "onnx a8w8", "tflite int8", "tflite w4", "coreml w8")
 """Rows that the fast suite writes: one of each format, of static ranges and of blocks."""
 BLOCKS = (Scheme.INT8_B32, Scheme.W4)
 SENTENCES = 12
-
-Source = Callable[[Format], Path]
-Quantized = Callable[..., tuple[Path, WeightTypes]]
 
 
 def title_of(row: SchemeRow) -> str:
@@ -60,14 +54,14 @@ def plan_of(row: SchemeRow, rows: list[Feed], **more: Any) -> Plan:
 
 
 @pytest.fixture(autouse=True)
-def installed(request: pytest.FixtureRequest) -> None:
+def installed(request) -> None:
     """A test of a row skips where the extra of its format is not installed."""
     row = getattr(request.node, "callspec", None) and request.node.callspec.params.get("row")
     if row:
         pytest.importorskip(NEEDS.get(row.format, "onnx"))
 
 
-def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
+def test_the_table_has_what_the_formats_offer_and_nothing_else():
     offered = {(f, s, None) for f, info in FORMATS.items() for s in info.schemes}
     offered |= {(f, s, r) for f, info in FORMATS.items() for s, r in info.forms}
     assert {(r.format, r.scheme, r.runtime) for r in list_rows()} == offered
@@ -80,9 +74,7 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("row", as_cases(WRITTEN))
-def test_every_row_makes_a_file_with_its_weight_types(
-    row: SchemeRow, exported_file: Source, quantized: Quantized
-) -> None:
+def test_every_row_makes_a_file_with_its_weight_types(row, exported_file, quantized):
     path, types = quantized(row.format, row.scheme, row.runtime)
     before = read_weight_types(exported_file(row.format), row.format)
     assert types == read_weight_types(path, row.format)
@@ -112,13 +104,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
 
 
 @pytest.mark.parametrize("row", as_cases(WRITTEN))
-def test_a_file_answers_as_its_scheme_simulated(
-    row: SchemeRow,
-    exported_file: Source,
-    quantized: Quantized,
-    sentence_rows: list[Feed],
-    open_tiny: Callable[..., Any],
-) -> None:
+def test_a_file_answers_as_its_scheme_simulated(row, exported_file, quantized, sentence_rows, open_tiny):
     predictor = open_file(quantized(row.format, row.scheme, row.runtime)[0], row.format)
     exact, tokenizer = exact_bert(open_tiny, 2, row.format), open_tiny("bert", 2)[2]
     found, right = (answer_sentences(p, tokenizer, SENTENCES) for p in (predictor, exact))
@@ -138,7 +124,7 @@ def test_a_file_answers_as_its_scheme_simulated(
 
 
 @pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.calibrated or r.scheme in BLOCKS]))
-def test_padding_changes_no_answer_of_static_ranges_and_blocks(row: SchemeRow, quantized: Quantized) -> None:
+def test_padding_changes_no_answer_of_static_ranges_and_blocks(row, quantized):
     predictor = open_file(quantized(row.format, row.scheme, row.runtime)[0], row.format)
     lengths = predictor.lengths or (16, 40)
     rows = [r for r in draw_rows(12, seed=3) if r["input_ids"].shape[1] <= lengths[0]]
@@ -152,9 +138,7 @@ def test_padding_changes_no_answer_of_static_ranges_and_blocks(row: SchemeRow, q
 
 
 @pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.scheme is Scheme.A8W8]))
-def test_learned_ranges_take_the_place_of_measured_ones(
-    row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_learned_ranges_take_the_place_of_measured_ones(row, exported_file, sentence_rows, open_tiny, tmp_path):
     exact, tokenizer = exact_bert(open_tiny, 2, row.format), open_tiny("bert", 2)[2]
     learned, path = learned_of(exact.module, row.format, row.runtime), tmp_path / f"a{SUFFIX[row.format]}"
     quantize(exported_file(row.format), path, plan_of(row, sentence_rows, learned=learned))
@@ -169,9 +153,7 @@ def test_learned_ranges_take_the_place_of_measured_ones(
 
 
 @pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.calibrated]))
-def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
-    row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], tmp_path: Path
-) -> None:
+def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(row, exported_file, sentence_rows, tmp_path):
     path = tmp_path / f"a{SUFFIX[row.format]}"
     path.write_bytes(b"older")
     wrong: list[list[Feed]] = [[], [{"input_ids": sentence_rows[0]["input_ids"]}]]
@@ -187,9 +169,7 @@ def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
 @pytest.mark.parametrize(
     "row", [r for r in WRITTEN if r.title in ("onnx int8", "tflite int8", "coreml small")], ids=title_of
 )
-def test_the_same_file_gives_the_same_bytes_and_nothing_is_printed(
-    row: SchemeRow, exported_file: Source, quantized: Quantized, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_file_gives_the_same_bytes_and_nothing_is_printed(row, exported_file, quantized, tmp_path, capfd):
     made, before = quantized(row.format, row.scheme)[0], sha256_path(exported_file(row.format))
     capfd.readouterr()
     quantize(exported_file(row.format), tmp_path / "a", plan_of(row, []))
@@ -199,9 +179,7 @@ def test_the_same_file_gives_the_same_bytes_and_nothing_is_printed(
 
 
 @pytest.mark.parametrize("row", [r for r in WRITTEN if r.runtime is None], ids=title_of)
-def test_missing_libraries_are_named_with_their_command(
-    row: SchemeRow, exported_file: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_libraries_are_named_with_their_command(row, exported_file, tmp_path, monkeypatch):
     before = exported_file(row.format)
     for module in ("onnx.dynamic", "tflite.quantizer", "tflite.static", "coreml"):
         monkeypatch.setattr(f"pocketbert.quantize.{module}.version_of", lambda _: None)
@@ -226,19 +204,14 @@ def test_missing_libraries_are_named_with_their_command(
     ],
     ids=lambda value: value.title if isinstance(value, Plan) else "",
 )
-def test_a_wrong_plan_is_refused_before_any_work(plan: Plan, said: str, tmp_path: Path) -> None:
+def test_a_wrong_plan_is_refused_before_any_work(plan, said, tmp_path):
     for refuse in (lambda: find_row_for_plan(plan), lambda: quantize(tmp_path / "none", tmp_path / "small", plan)):
         with pytest.raises(InputError, match=said):
             refuse()
     assert not list(tmp_path.iterdir())
 
 
-def test_the_types_of_a_file_that_no_row_describes_are_not_guessed() -> None:
-    with pytest.raises(InputError, match="onnx fp16: does not exist in this version; onnx has: onnx fp32, onnx int8"):
-        find_row(Format.ONNX, Scheme.FP16)
-
-
-def test_a_stub_scheme_is_one_row(exported_file: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stub_scheme_is_one_row(exported_file, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "_ROWS", dict(table._ROWS))  # a table that may be changed
     seen: list[Feed] = []
 
@@ -260,7 +233,7 @@ def test_a_stub_scheme_is_one_row(exported_file: Source, tmp_path: Path, monkeyp
     assert (tmp_path / "bad.onnx").is_file(), "it stays where the run marks it failed"
 
 
-def test_rows_are_repeated_up_to_a_length_and_longer_ones_stay() -> None:
+def test_rows_are_repeated_up_to_a_length_and_longer_ones_stay():
     given = [{"input_ids": np.arange(n)[None], "attention_mask": np.ones((1, n), np.int64)} for n in (3, 8, 9)]
     short, whole, long = repeat_tokens(given, 8)
     assert short["input_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 0, 1]]
@@ -284,7 +257,7 @@ def list_files(text: str) -> list[tuple[Format, Scheme]]:
     return [(TITLES[title], Scheme(n)) for title, some in re.findall(LISTED, text) for n in list_names(some)]
 
 
-def test_the_page_lists_what_may_be_left_float_and_which_roles_are_compressed() -> None:
+def test_the_page_lists_what_may_be_left_float_and_which_roles_are_compressed():
     (sentence,) = re.findall(r"^Weights can be left in (.+?), in files for any runtime\.", PAGE, re.M)
     found = list_files(sentence)
     assert len(found) == len(set(found)) > 5
@@ -296,7 +269,7 @@ def test_the_page_lists_what_may_be_left_float_and_which_roles_are_compressed() 
     assert {row.computes for row in PLAIN.values()} == {WEIGHTED_ROLES}
 
 
-def test_the_page_lists_second_schemes() -> None:
+def test_the_page_lists_second_schemes():
     found: dict[tuple[Format, Scheme], dict[Scheme, frozenset[Role]]] = {}
     usual: dict[tuple[Format, Scheme], dict[Role, Scheme]] = {}
     (lines,) = re.findall(r"^\| file \| second scheme of a role or a name \|\n(.+?)\n\n", PAGE, re.M | re.S)

@@ -1,7 +1,5 @@
 """The verdict on types, on hand-made lists of weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +73,7 @@ def problems(found: WeightTypes, row: Row = TFLITE_INT8) -> list[str]:
 
 
 @pytest.mark.parametrize("row", RIGHT, ids=str)
-def test_what_the_scheme_wants_is_no_problem_and_every_other_scheme_is(row: Row) -> None:
+def test_what_the_scheme_wants_is_no_problem_and_every_other_scheme_is(row):
     assert problems(types_of(row), row) == []
     head = weight("regression", {**RIGHT[row][0], "per_channel": None})
     assert problems(types_of(row, head), row) == [], "one channel has one scale"
@@ -86,12 +84,12 @@ def test_what_the_scheme_wants_is_no_problem_and_every_other_scheme_is(row: Row)
             assert all(line.startswith("a: ") for line in found)
 
 
-def test_every_row_of_the_table_is_known() -> None:
+def test_every_row_of_the_table_is_known():
     assert {(r.format, r.scheme, r.runtime) for r in list_rows() if r.format is not Format.COREML} == set(RIGHT)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.SMALL, Scheme.W4])
-def test_the_largest_table_may_not_stay_in_the_type_of_the_others(scheme: Scheme) -> None:
+def test_the_largest_table_may_not_stay_in_the_type_of_the_others(scheme):
     row = (Format.ONNX, scheme, None)
     *products, largest, other = uses_of(row)
     sizes = {"numbers": largest.numbers}, {"numbers": other.numbers}
@@ -125,12 +123,12 @@ ADDED: list[tuple[Row, WeightUse, list[str]]] = [
 
 
 @pytest.mark.parametrize(("row", "added", "said"), ADDED, ids=lambda v: v.name if isinstance(v, WeightUse) else "")
-def test_one_weight_that_is_not_as_the_others_is_named(row: Row, added: WeightUse, said: list[str]) -> None:
+def test_one_weight_that_is_not_as_the_others_is_named(row, added, said):
     added = added if added.numbers == 4 else added.model_copy(update={"numbers": weights.SMALL})
     assert problems(types_of(row, added), row) == [f"a: {line}" for line in said]
 
 
-def test_a_quantizer_that_did_nothing_or_forgot_the_tables_is_told() -> None:
+def test_a_quantizer_that_did_nothing_or_forgot_the_tables_is_told():
     assert problems(types_of((Format.TFLITE, Scheme.FP32, None))) == [
         "a: no matrix product has int8 weights; the quantizer did nothing.",
         "a: no embedding table has int8 numbers.",
@@ -142,18 +140,18 @@ def test_a_quantizer_that_did_nothing_or_forgot_the_tables_is_told() -> None:
     ]
 
 
-def test_a_long_list_is_shortened_and_counted() -> None:
+def test_a_long_list_is_shortened_and_counted():
     lost = [weight(f"w{i}", FLOAT) for i in range(9)]
     assert problems(types_of(TFLITE_INT8, *lost)) == ["a: still float: w0, w1, w2, w3, w4 (9 in all)."]
 
 
 @pytest.mark.parametrize("use", Use)
-def test_a_file_without_any_weight_of_a_kind_was_not_understood(use: Use) -> None:
+def test_a_file_without_any_weight_of_a_kind_was_not_understood(use):
     assert problems(types(*(u for u in uses_of(TFLITE_INT8) if u.use is not use))) == [f"a: no {use} was found in it."]
     assert len(problems(types(), (Format.TFLITE, Scheme.FP32, None))) == 2
 
 
-def test_only_whole_graphs_may_have_a_few_products_in_16_bits() -> None:
+def test_only_whole_graphs_may_have_a_few_products_in_16_bits():
     table, static, npu = weight("t0", PLAIN, Use.TABLE), (Format.TFLITE, Scheme.A8W8, None), Runtime.NPU
 
     def matrices(*bits: int) -> list[WeightUse]:
@@ -167,13 +165,13 @@ def test_only_whole_graphs_may_have_a_few_products_in_16_bits() -> None:
         assert problems(found, row) == [f"a: multiplied with numbers of 16 bits: {names}."]
 
 
-def test_what_computes_with_floats_in_a_whole_graph_is_named() -> None:
+def test_what_computes_with_floats_in_a_whole_graph_is_named():
     assert problems(types_of(QNN, floats=("MatMul 'scores'",)), QNN) == [
         "a: computed with floats, where an NPU takes integers: MatMul 'scores' (1 in all)."
     ]
 
 
-def test_counts_and_the_line_for_people() -> None:
+def test_counts_and_the_line_for_people():
     found = types_of(TFLITE_INT8, small(FLOAT))
     assert (found.int8_matmuls, found.int8_embeddings, found.count(Use.MATMUL, "float32")) == (2, 2, 1)
     said = "2 matrix products and 2 tables in int8, 1 matrix product in float32; 3.0 MB int8, 0.25 MB float"
@@ -182,7 +180,7 @@ def test_counts_and_the_line_for_people() -> None:
     assert "; 3.0 MB int4 and int8, " in types_of((Format.TFLITE, Scheme.SMALL, None)).summary
 
 
-def test_a_table_with_the_role_of_what_projected_it_is_counted_as_a_table() -> None:
+def test_a_table_with_the_role_of_what_projected_it_is_counted_as_a_table():
     # as DeBERTa's projected positions, in a file with two schemes
     row = find_row(Format.TFLITE, Scheme.A8W8)
     table, up = weight("positions", PLAIN, Use.TABLE, numbers=2 * weights.SMALL), weight("up", MATRIX)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import pocketbert
 from pocketbert.core.compare.sample_texts import SENTENCES
@@ -93,14 +91,6 @@ def load_fastest(folder: Path, **wishes: Any) -> tuple[pocketbert.Model, Fastest
 def test_a_file_of_any_length_is_interpolated_and_one_of_listed_lengths_steps() -> None:
     assert [FREE.expected_ms(n) for n in (4, 20, 128)] == pytest.approx([1.0, 2.5, 16.0])
     assert [FIXED.expected_ms(n) for n in (1, 32, 33, 64, 65)] == [2.0, 2.0, 9.0, 9.0, float("inf")]
-
-
-@settings(max_examples=25)
-@given(length=st.integers(1, 200), scale=st.floats(0.1, 10))
-def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: float) -> None:
-    timings = [FREE, timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})]
-    best = timings[Plan(timings=timings).best([length])]
-    assert best.expected_ms(length) == min(t.expected_ms(length) for t in timings)
 
 
 @pytest.mark.parametrize(("share", "best"), [(0.9, 0), (0.99, 1)])
@@ -224,13 +214,6 @@ def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
 
 
 # What is opened and measured.
-
-
-def test_what_is_open_already_is_not_opened_again(both: Path) -> None:
-    file = files_of(both)[0]
-    predictor = file.open(1)
-    chosen = open_fastest([file], 1, 32, 0, "right", {file: predictor})
-    assert [p for _, p in chosen.predictors] == [predictor]
 
 
 def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) -> None:

@@ -121,7 +121,7 @@ def step_kinds() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def step_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, texts = tmp_path_factory.mktemp("tokens"), awkward_texts(120)
+    folder, texts = tmp_path_factory.mktemp("tokens"), awkward_texts(60)
     _write_lines(folder / "strings.jsonl", texts)
     for name, content in step_kinds():
         (folder / name).mkdir()

@@ -123,12 +123,6 @@ def test_one_text_a_list_pairs_and_nothing(phone: Path) -> None:
     assert len(opened.predict("")) == 1
 
 
-def test_order_and_length_of_the_batch_do_not_matter(phone: Path) -> None:
-    opened, texts = load(phone, "fp32"), [*SENTENCES, *SENTENCES[:5]] * 2
-    for text, answer in list(zip(texts, opened.predict(texts), strict=True))[::9]:
-        assert answer.scores == pytest.approx(opened.predict(text)[0].scores, abs=1e-5)
-
-
 def test_rows_are_batched_by_length_and_at_most_32_together(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, shapes = load(phone, "fp32"), list[tuple[int, int]]()
     run = opened.predictor.run

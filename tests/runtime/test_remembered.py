@@ -103,6 +103,20 @@ def test_a_damaged_memory_is_none(phone: Path, own_cache: Path, read: list[str],
     assert load(phone).predict("good song") == answers
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"unknown": 0.4}, {"prompts": {"query": "query: "}, "default_prompt": "query"}]
+)
+def test_a_listing_survives_json(phone: Path, changes: dict[str, Any]) -> None:
+    artefacts = read_artefacts(phone)
+    artefacts = artefacts.model_copy(update={"processing": artefacts.processing.model_copy(update=changes)})
+    listing = FolderListing.of(artefacts)
+    again = FolderListing.from_dict(json.loads(json.dumps(listing.to_dict())))
+    assert again == listing
+    assert [m.path for m in again.models] == [m.path for m in artefacts.models()]
+    assert again.default.path == artefacts.default_model().path
+    assert again.head().task == artefacts.head().task
+
+
 def test_what_another_user_wrote_is_not_believed(
     phone: Path, own_cache: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,17 +172,3 @@ def test_the_second_process_validates_without_the_schema_library(phone: Path) ->
     assert not {"pydantic", "rich", "psutil", "yaml", "importlib.metadata"} & {*modules[1]}
     # nor with what reads data files, OpenSSL's library, and what only writing needs
     assert not {"pocketbert.core.data.reading", "csv", "_hashlib", "logging", "tempfile", "zipfile"} & {*modules[1]}
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"unknown": 0.4}, {"prompts": {"query": "query: "}, "default_prompt": "query"}]
-)
-def test_a_listing_survives_json(phone: Path, changes: dict[str, Any]) -> None:
-    artefacts = read_artefacts(phone)
-    artefacts = artefacts.model_copy(update={"processing": artefacts.processing.model_copy(update=changes)})
-    listing = FolderListing.of(artefacts)
-    again = FolderListing.from_dict(json.loads(json.dumps(listing.to_dict())))
-    assert again == listing
-    assert [m.path for m in again.models] == [m.path for m in artefacts.models()]
-    assert again.default.path == artefacts.default_model().path
-    assert again.head().task == artefacts.head().task

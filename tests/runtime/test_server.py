@@ -107,10 +107,9 @@ def expected(model: Any, texts: Any, top: int = 1) -> Any:
 # answers
 
 
-@pytest.mark.parametrize("scheme", ["int8", "fp32"])
-def test_answers_are_those_of_predict_also_of_many_clients_at_once(packed: Path, scheme: str) -> None:
-    model, texts = pocketbert.load(packed, scheme), [*TEXTS, *ODD_TEXTS, *MASKED] * 3
-    with serving(packed, "--scheme", scheme, "--workers", 3, "--join-ms", 2) as server:
+def test_answers_are_those_of_predict_also_of_many_clients_at_once(packed: Path) -> None:
+    model, texts = pocketbert.load(packed, "fp32"), [*TEXTS, *ODD_TEXTS, *MASKED] * 3
+    with serving(packed, "--scheme", "fp32", "--workers", 3, "--join-ms", 2) as server:
         assert server.ask(texts, top=2) == expected(model, texts, 2)
         with ThreadPoolExecutor(12) as clients:
             answers = [*clients.map(lambda text: server.ask([text]), texts)]
@@ -257,10 +256,10 @@ def test_sigterm_lets_requests_in_flight_be_answered(packed: Path) -> None:
         assert server.process.wait(30) == -signal.SIGTERM
 
 
-def test_the_command_stops_in_order_and_says_what_is_wrong_with_its_options(
-    packed: Path, cli: Callable[..., Any]
-) -> None:
-    with serving(packed, "--json") as server:
+def test_the_command_answers_the_names_of_its_proxies_and_stops_in_order(packed: Path, cli: Callable[..., Any]) -> None:
+    with serving(packed, "--json", "--name", "models.example", "--name", "second.example") as server:
+        names = ("Models.example", "second.example:80", "localhost", "other.example")
+        assert [server.send("GET", "/health", Host=name)[0] for name in names] == [200, 200, 200, 421]
         taken = cli("serve", packed, "--port", server.port)
         assert taken.exit_code == 2
         assert "Choose another --port" in taken.stderr
@@ -284,12 +283,6 @@ def test_only_hosts_of_this_machines_names_are_answered(slow: Server, host: str,
     if status == 421:
         assert content["errors"][0]["where"] == "Host"
         assert "--name NAME" in content["errors"][0]["fix"]
-
-
-def test_a_proxys_name_is_answered_where_it_is_given(packed: Path) -> None:
-    with serving(packed, "--name", "models.example", "--name", "second.example") as server:
-        names = ("Models.example", "second.example:80", "localhost", "other.example")
-        assert [server.send("GET", "/health", Host=name)[0] for name in names] == [200, 200, 200, 421]
 
 
 def test_the_page_and_the_description_ask_no_other_host(slow: Server) -> None:

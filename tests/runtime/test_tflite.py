@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import ExitCode, InputError, MissingBackendError
-from pocketbert.core.formats import FORMATS
 from pocketbert.core.predict.predictor import feed
 from pocketbert.core.types import Format, Scheme
 from pocketbert.runtime import tflite as engine
@@ -109,12 +108,6 @@ def test_rows_of_any_lengths_in_any_order_give_the_bits_of_the_engines_own_runne
 
 
 @needs_litert
-def test_a_batch_is_padded_as_its_rows_are(predictor: TflitePredictor) -> None:
-    run, inputs, padding = predictor.prepare_run(9, Padding(0, "right")), batch(3, 9), Padding(0, "right")
-    np.testing.assert_array_equal(run(inputs)["logits"], predictor.run(padding.widened(inputs, 16))["logits"])
-
-
-@needs_litert
 @pytest.mark.parametrize("prepared", [False, True])
 def test_answers_and_inputs_stay_the_callers(predictor: TflitePredictor, prepared: bool) -> None:
     """An interpreter hands out views of its memory that the next run overwrites."""
@@ -189,16 +182,12 @@ def test_an_input_of_another_shape_is_refused_not_repeated(
 
 CHILD = """
 import json, pathlib, sys
-import numpy as np
 from pocketbert.core.errors import InputError
 from pocketbert.runtime.tflite import TflitePredictor
 for path in json.loads(sys.stdin.read()):
     print("opening", path, flush=True)
     try:
-        predictor = TflitePredictor(pathlib.Path(path), 1)
-        length = predictor.lengths[0]
-        ones = np.ones((1, length), np.int64)
-        predictor.run({"input_ids": ones, "attention_mask": ones, "token_type_ids": ones})
+        TflitePredictor(pathlib.Path(path), 1)
     except InputError as error:
         print("refused", error, flush=True)
     else:
@@ -206,14 +195,11 @@ for path in json.loads(sys.stdin.read()):
 """
 
 
-def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none.tflite: file not found"):
-        TflitePredictor(tmp_path / "none.tflite")
-
-
 @needs_litert
-def test_files_of_another_kind_are_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
+def test_missing_files_and_those_of_another_kind_are_refused(exported: Callable[[str], Path], tmp_path: Path) -> None:
     path = tmp_path / "a.tflite"
+    with pytest.raises(InputError, match="a.tflite: file not found"):
+        TflitePredictor(path)
     for raw in (b"", b"TFL3", b"garbage" * 50, exported("bert").read_bytes()):
         path.write_bytes(raw)
         with pytest.raises(InputError, match="a.tflite: is no TFLite file") as caught:
@@ -234,20 +220,8 @@ def write_damaged(folder: Path, sources: list[Path]) -> list[Path]:
     return paths
 
 
-def write_changed(folder: Path, source: Path) -> list[Path]:
-    """Files with bytes changed: most are weights, and the file still runs; golden rows and sha256 judge what it answers."""
-    raw, draw = source.read_bytes(), np.random.default_rng(4)
-    paths = [folder / f"changed-{i}.tflite" for i in range(60)]
-    for path in paths:
-        changed = bytearray(raw)
-        for place in draw.integers(8, len(raw), 4):
-            changed[place] = int(draw.integers(0, 256))
-        path.write_bytes(changed)
-    return paths
-
-
 @needs_litert
-def test_damaged_files_are_refused_or_run_and_the_process_lives(
+def test_damaged_files_are_refused_and_the_process_lives(
     exported_tflite: Callable[[str], Path], tmp_path: Path
 ) -> None:
     from pocketbert.quantize import Plan, quantize
@@ -255,10 +229,9 @@ def test_damaged_files_are_refused_or_run_and_the_process_lives(
     small = tmp_path / "int8.tflite"
     quantize(exported_tflite("bert"), small, Plan(Format.TFLITE, Scheme.INT8))
     damaged = write_damaged(tmp_path, [exported_tflite("bert"), small])
-    changed = write_changed(tmp_path, exported_tflite("bert"))
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
-        input=json.dumps([str(p) for p in (*damaged, *changed)]),
+        input=json.dumps([str(p) for p in damaged]),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONFAULTHANDLER": "1"},
@@ -266,25 +239,8 @@ def test_damaged_files_are_refused_or_run_and_the_process_lives(
     )
     assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-2000:]}"
     outcomes = [line for line in done.stdout.splitlines() if not line.startswith("opening")]
-    assert len(outcomes) == len(damaged) + len(changed)
-    for path, line in zip(damaged, outcomes[: len(damaged)], strict=True):
+    for path, line in zip(damaged, outcomes, strict=True):
         assert line.startswith(f"refused {path}: litert ") and "refuses the file: " in line, line
-    assert {line.split()[0] for line in outcomes[len(damaged) :]} == {"ran", "refused"}
-
-
-@needs_litert
-def test_weights_that_are_gone_are_an_input_error(exported_tflite: Callable[[str], Path], tmp_path: Path) -> None:
-    """The engine opens such a file, and fails when it runs."""
-    from pocketbert.core.model_files import dump_model
-    from pocketbert.export.tflite_metadata import load_model
-
-    model = load_model(exported_tflite("bert").read_bytes())
-    for buffer in model.buffers:
-        if buffer.data is not None and len(buffer.data) > 20_000:  # the words
-            buffer.data = None
-    (tmp_path / "a.tflite").write_bytes(dump_model(model))
-    with pytest.raises(InputError, match=r"a.tflite: litert .* (cannot run|refuses) the file"):
-        TflitePredictor(tmp_path / "a.tflite").run(batch(1, 16))
 
 
 # Which engine.
@@ -380,12 +336,6 @@ def test_engines_in_their_order(
     assert predictor.coverage is None  # these do not tell
 
 
-def test_every_engine_of_the_format_is_looked_for(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    for name in FORMATS[Format.TFLITE].engines:
-        install(monkeypatch, **{name.replace("-", "_"): "1.0"})
-        assert TflitePredictor(file).engine_version == "1.0"
-
-
 def test_a_shorter_row_finds_the_padding_untouched(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     install(monkeypatch, tflite_runtime="2.14.0")
     predictor = TflitePredictor(file)
@@ -411,12 +361,9 @@ def test_an_engine_that_cannot_be_imported_is_missing(monkeypatch: pytest.Monkey
         TflitePredictor(file)
 
 
-@pytest.mark.parametrize("error", [ValueError, RuntimeError])
-def test_what_the_engine_refuses_is_an_input_error_on_one_line(
-    monkeypatch: pytest.MonkeyPatch, file: Path, error: type[Exception]
-) -> None:
+def test_what_the_engine_refuses_is_an_input_error_on_one_line(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     def refuse(self: FakeInterpreter) -> None:
-        raise error("Didn't find op for builtin opcode 'GELU' version '1'.\nRegistration failed.\n")
+        raise RuntimeError("Didn't find op for builtin opcode 'GELU' version '1'.\nRegistration failed.\n")
 
     install(monkeypatch, tflite_runtime="2.14.0")
     monkeypatch.setattr(FakeInterpreter, "allocate_tensors", refuse)
@@ -432,6 +379,9 @@ def test_a_file_with_other_inputs_is_refused(monkeypatch: pytest.MonkeyPatch, fi
         TflitePredictor(file)
 
 
+# What XNNPACK runs.
+
+
 @needs_litert
 def test_the_format_is_opened_by_its_engine_without_a_word(
     exported_tflite: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
@@ -440,9 +390,6 @@ def test_the_format_is_opened_by_its_engine_without_a_word(
     assert predictor.engine == "litert"
     assert predictor.engine_version.count(".") >= 1
     assert tuple(capfd.readouterr()) == ("", "")
-
-
-# What XNNPACK runs.
 
 
 class Listing:

@@ -28,7 +28,7 @@ from pocketbert.benchmarks.browser.server import serve
 from pocketbert.benchmarks.devices.table import device
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, PageOptions
-from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table, write_result
+from pocketbert.benchmarks.report.output import make_latency_table, write_result
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.pipeline.direct import measure_folders
@@ -254,16 +254,10 @@ def test_two_browsers_at_once_are_two_devices_with_full_records(served, tmp_path
     assert (first.device, second.device) == ("browser: Pixel 8", "browser: Pixel 8 2")
     assert len(first.measurements) == 2 * 2 * 2 * 2  # files, threads, lengths, with and without idle time
     m = first.find("student int8", 2, 16)
-    assert (m.engine, m.engine_version, m.unit, m.provenance) == (
-        "onnxruntime-web",
-        "1.30.0",
-        "wasm",
-        Provenance.MEASURED,
-    )
+    about = (m.engine, m.engine_version, m.unit, m.provenance)
+    assert about == ("onnxruntime-web", "1.30.0", "wasm", Provenance.MEASURED)
     assert (m.wall_ms, m.wall.p50, m.cold.load_ms, m.cold.first_ms) == ([[32.0] * 5] * 2, 32.0, 9.0, 4.0)
-    assert "8 GB" in m.machine.cpu
-    assert m.machine.system == FACTS["user_agent"]
-    assert m.load.thermal == "battery 79 % discharging"
+    assert (m.machine.system, m.load.thermal) == (FACTS["user_agent"], "battery 79 % discharging")
     assert first.compare("student int8", 1, "text").wall.median == 1.0
     assert [(a.variant, a.passed) for a in first.answers] == [("teacher fp32", True), ("student int8", True)]
     notes = " ".join(first.protocol.notes)
@@ -273,10 +267,7 @@ def test_two_browsers_at_once_are_two_devices_with_full_records(served, tmp_path
     whole = first.model_copy(update={"others": [second]})
     whole.write(tmp_path / "benchmark.json")
     assert BenchmarkResult.read(tmp_path / "benchmark.json") == whole
-    header, rows = make_latency_table(whole)
-    assert "device" in header
-    assert {row[1] for row in rows} == {"browser: Pixel 8", "browser: Pixel 8 2"}
-    assert any("LiteRT.js" in line for line in describe_sessions(whole))
+    assert {row[1] for row in make_latency_table(whole)[1]} == {"browser: Pixel 8", "browser: Pixel 8 2"}
 
 
 def test_a_reloaded_page_goes_on_and_a_lost_one_leaves_a_partial_result(served, monkeypatch):
@@ -297,21 +288,6 @@ def test_a_reloaded_page_goes_on_and_a_lost_one_leaves_a_partial_result(served, 
     assert "The page was loaded 3 times; what was measured before was kept." in session.protocol.notes
 
 
-def test_a_file_that_a_browser_computes_wrongly_is_refused(served):
-    posts, page = served
-    page.join()
-    assert page.check(posts, 0)["passed"]
-    judged = page.check(posts, 1, spoil=9.0)
-    assert not judged["passed"]
-    assert not page.check(posts, 1, spoil=np.nan)["passed"]
-    assert page.ask("case", page.case(0, 1, 1))[0] == 400
-    assert posts.refused()[0].variant == "student int8"
-    page.post("case", **page.case(0, 1, 0))
-    (session,) = posts.results()
-    assert [a.passed for a in session.answers] == [True, False]
-    assert any("student int8: refused" in note for note in session.protocol.notes)
-
-
 def test_repeats_that_one_file_lacks_are_not_paired_with_others(variants, texts):
     posts = Phones(make_plan(variants, texts, replace(OPTIONS, repeats=3, threads=[1], gaps_ms=[])), 1)
     with serve(posts, {}, "127.0.0.1", False) as address:
@@ -325,6 +301,21 @@ def test_repeats_that_one_file_lacks_are_not_paired_with_others(variants, texts)
             page.post("case", **{**case, "cells": cells})
         (session,) = posts.results()
     assert [c.wall.median for c in session.comparisons] == pytest.approx([2.0, 2.0])
+
+
+def test_a_file_that_a_browser_computes_wrongly_is_refused(served):
+    posts, page = served
+    page.join()
+    assert page.check(posts, 0)["passed"]
+    judged = page.check(posts, 1, spoil=9.0)
+    assert not judged["passed"]
+    assert not page.check(posts, 1, spoil=np.nan)["passed"]
+    assert page.ask("case", page.case(0, 1, 1))[0] == 400
+    assert posts.refused()[0].variant == "student int8"
+    page.post("case", **page.case(0, 1, 0))
+    (session,) = posts.results()
+    assert [a.passed for a in session.answers] == [True, False]
+    assert any("student int8: refused" in note for note in session.protocol.notes)
 
 
 def opened(err):

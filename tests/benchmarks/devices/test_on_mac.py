@@ -156,10 +156,7 @@ def test_what_it_writes_in_a_process_of_its_own(mac_json, mac_phone):
     content = json.loads(mac_json.read_text())
     assert (content["kind"], content["schema_version"]) == (record.KIND, record.SCHEMA_VERSION)
     assert content["protocol"]["inputs"] == "tokens of the golden rows"
-    assert content["versions"]["coremltools"] == "9.0-synthetic"
-    assert content["machine"]["macos"] == "15.1"
     first, second = content["packages"]
-    assert (first["path"], second["path"]) == ("coreml/Model.mlpackage", "coreml/Model_w8.mlpackage")
     assert (first["lengths"], second["lengths"], second["default_length"]) == ([32, 64, 128], [64], 64)
     for package in (first, second):
         assert package["sha256"] == sha256_path(mac_phone / package["path"])
@@ -168,41 +165,30 @@ def test_what_it_writes_in_a_process_of_its_own(mac_json, mac_phone):
         assert min(unit["load_ms"], unit["specialize_ms"], unit["first_ms"]) > 0
         assert unit["peak_rss_bytes"] >= unit["peak_memory_bytes"] >= 0
         for cell in unit["cells"]:
-            shapes = {np.shape(cell[name]) for name in ("wall_ms", "cpu_ms", "engine_ms") if cell[name]}
-            assert shapes == {(3, 10)}
+            assert {np.shape(cell[name]) for name in ("wall_ms", "cpu_ms", "engine_ms") if cell[name]} == {(3, 10)}
             assert min(map(min, cell["wall_ms"])) > 0
             assert 10 <= cell["warmup_runs"] <= 60
-    assert first["units"][0]["cells"][0]["engine_ms"][0][0] == 0.005
-    assert second["units"][0]["cells"][0]["engine_ms"] is None
     answers = {"rows": 3, "skipped": 0, "largest": pytest.approx(0, abs=1e-5), "tolerance": 0.01, "finite": True}
     assert first["units"][0]["answers"] == answers
     assert second["units"][3] == {"unit": "cpu-and-ne", "failed": "CPU_AND_NE is not available on this machine"}
     assert second["units"][0]["plan"] == {"absent": "MLComputePlan is not supported."}
-    devices = {d["device"]: (d["cost"], d["op_types"]) for d in first["units"][0]["plan"]["devices"]}
-    assert first["units"][0]["plan"]["constants"] == 1
-    assert devices == {
-        "CPU": (0.1, {"gather": 1}),
-        "GPU": (0.2, {"gelu": 1}),
-        "Neural Engine": (0.7, {"linear": 1}),
-        "undecided": (0.0, {"cond": 1}),
-    }
-    cpu = first["units"][1]["plan"]["devices"][0]
-    assert (cpu["cost"], cpu["op_types"]) == (pytest.approx(0.8), {"gather": 1, "linear": 1})
+    placed, on_cpu = (
+        {d["device"]: (d["cost"], d["op_types"]) for d in first["units"][i]["plan"]["devices"]} for i in (0, 1)
+    )
+    linear, undecided = placed["Neural Engine"], placed["undecided"]
+    assert (linear, undecided) == ((0.7, {"linear": 1}), (0.0, {"cond": 1}))
+    assert on_cpu["CPU"] == (pytest.approx(0.8), {"gather": 1, "linear": 1})
 
 
-def test_the_table_the_default_output_and_nothing_else_beside_it(measure, mac_phone, tmp_path):
+def test_the_default_output_and_nothing_else_beside_it(measure, mac_phone, tmp_path):
     phone, output = shutil.copytree(mac_phone, tmp_path / "phone"), tmp_path / "phone-mac.json"
     (tmp_path / ".phone-mac.json.1.partial").write_text("somebody's")
     output.write_text("old figures")
     done = measure(phone, "--units", "all", "cpu-only", "all", default_output=True)
     assert done.code == 0, done.err
-    rows = [line.split("\t") for line in done.out.splitlines() if "\t" in line]
-    assert rows[0] == ["package and compute unit", "tokens", "p50 ms", "p90 ms"]
-    assert [r[:2] for r in rows[1:]] == [
-        *([f"coreml/Model.mlpackage {u}", x] for u in ("all", "cpu-only") for x in ("32", "64", "128")),
-        *([f"coreml/Model_w8.mlpackage {u}", "64"] for u in ("all", "cpu-only")),
-    ]
-    assert "coreml/Model.mlpackage all: 3 answers, largest difference" in done.out
+    rows = [line.split("\t")[:2] for line in done.out.splitlines() if "\t" in line]
+    assert rows[0] == ["package and compute unit", "tokens"]
+    assert len(rows) == 1 + 2 * 3 + 2 * 1  # units times lengths of the two packages
     assert f"written: {output}\nnext: pocketbert benchmark -m FOLDER --import phone-mac.json" in done.out
     assert json.loads(output.read_text())["kind"] == record.KIND
     assert stat.S_IMODE(output.stat().st_mode) & 0o044
@@ -274,23 +260,6 @@ def test_rows_are_found_behind_the_default_prompt(measure, folder_of, processing
     change_lines(phone / "golden_tokens.jsonl", put_in_front)
     answers = answers_of(measure(phone))
     assert (answers["rows"] if answers else 0) == rows
-
-
-def test_answers_per_token_from_two_outputs(measure, folder_of):
-    phone = folder_of(spans=True, wrong={"CPU_ONLY": 0.5})
-    tokens = iter([json.loads(line)["ids"] for line in (phone / "golden_tokens.jsonl").read_text().splitlines()])
-
-    def record_spans(row):
-        ids = next(tokens)
-        row["places"] = [0, 3, len(ids) - 1]
-        row["outputs"] = {"coreml/Model.mlpackage": [x for i in row["places"] for x in (ids[i] / 1e4, ids[i] / 2e4)]}
-
-    change_lines(phone / "golden.jsonl", record_spans)
-    done = measure(phone, "--units", "all", "cpu-only")
-    assert done.code == 3, done.err
-    right, wrong = (u["answers"] for u in done.content["packages"][0]["units"])
-    assert (right["rows"], right["largest"]) == (3, pytest.approx(0, abs=1e-6))
-    assert wrong["largest"] == pytest.approx(0.5, abs=1e-6)
 
 
 def test_heads_called_start_and_end_are_no_question_answering(measure, folder_of):
@@ -416,31 +385,6 @@ def test_ctrl_c_leaves_nothing_behind(measure, folder_of, monkeypatch):
     assert sorted(phone.parent.rglob("*")) == before
 
 
-def test_what_the_mac_tells_of_itself(measure, folder_of, monkeypatch, tmp_path):
-    values = {"hw.model": "Synthetic1,1", "machdep.cpu.brand_string": "Synthetic chip", "hw.memsize": 17179869184}
-    values |= {"kern.osversion": "24B83", "hw.optional.arm.FEAT_I8MM": 1}
-    told = " ".join(f"{name}) echo {value};;" for name, value in values.items())
-    batt = "batt) echo \"Now drawing from 'AC Power'\";;"
-    tools = {
-        "sysctl": f'case "$2" in {told} *) exit 1;; esac',
-        "pmset": f"case \"$2\" in {batt} *) printf 'Note: No thermal warning\\n level\\n';; esac",
-    }
-    for name, script in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    phone = folder_of()
-    machine = measure(phone, PATH=f"{tmp_path}:{os.environ['PATH']}").content["machine"]
-    assert (machine["model"], machine["chip"], machine["memory_bytes"]) == (
-        "Synthetic1,1",
-        "Synthetic chip",
-        17179869184,
-    )
-    assert (machine["build"], machine["isa"], machine["power"]) == ("24B83", ["i8mm"], "AC Power")
-    assert machine["thermal"] == "Note: No thermal warning level"
-    silent = measure(phone, PATH=str(tmp_path / "nothing")).content["machine"]
-    assert (silent["model"], silent["isa"], silent["memory_bytes"], silent["power"]) == ("", [], 0, "")
-
-
 # --- on an iPhone ----------------------------------------------------------------------------------------------------------------
 
 TEAM = ("--iphone", "--team", "ABCDE12345", "-q")
@@ -449,7 +393,7 @@ printf '{"result": {"devices": [{"hardwareProperties": {"udid": "udid0", "produc
 """
 
 
-def test_an_iphone_is_measured_imported_and_shown(measure, pocketbert, tmp_path):
+def test_an_iphone_is_measured_and_imported(measure, tmp_path):
     phone = mac_kit.folder(tmp_path / "phone", Model={"lengths": [32, 64]}, Model_w8={"refusing": ["CPU_AND_NE"]})
     (tmp_path / "xcrun").write_text(XCRUN)
     (tmp_path / "xcrun").chmod(stat.S_IRWXU)
@@ -457,15 +401,13 @@ def test_an_iphone_is_measured_imported_and_shown(measure, pocketbert, tmp_path)
     arguments = ("--units", "all", "cpu-and-ne", "--runs", 10, "--repeats", 3)
     done = measure(phone, *TEAM, *arguments, FAKE_IPHONES="Anna's iPhone", PATH=path)
     assert done.code == 0, done.err
-    protocol, machine = done.content["protocol"], done.content["machine"]
-    assert (protocol["iphone"], protocol["runs"], protocol["repeats"]) == (True, 10, 3)
+    machine = done.content["machine"]
     assert (machine["model"], machine["chip"], machine["system"]) == ("iPhone99,1", "iPhone 99", "iOS 26.1")
     assert "Anna" not in json.dumps(done.content)
     first, second = done.content["packages"]
     unit = first["units"][0]
     assert unit["load_ms"] > unit["specialize_ms"] > 0  # the fake's loads take longer each time: the second one counts
     assert (unit["first_ms"], unit["answers"]["rows"]) == (0.005, 3)
-    assert [d["device"] for d in unit["plan"]["devices"]] == ["CPU", "GPU", "Neural Engine", "undecided"]
     for cell in unit["cells"]:
         assert cell["wall_ms"] == [[0.005] * 10] * 3
         assert cell["cpu_ms"] is cell["engine_ms"] is None
@@ -473,17 +415,9 @@ def test_an_iphone_is_measured_imported_and_shown(measure, pocketbert, tmp_path)
     (result,) = import_figures([measure.output], [phone]).sessions
     m = result.measurements[0]
     assert (m.device, m.machine.system) == ("iPhone 99, iPhone99,1", "iOS 26.1 (23B85)")
-    assert m.machine.summary.startswith("iPhone 99, arm64")
     assert (m.cpu, m.cpu_ms, m.cold, m.load.before, m.wall.p50) == (None, [], None, None, 0.005)
     assert all(c.cpu is None for c in result.comparisons)
-    assert "single calls" in result.protocol.description
-    notes = "\n".join(result.protocol.notes)
-    assert "iOS 26.1, on an iPhone connected to a Mac" in notes
-    assert "in the runner app's process" in notes
-    page, source = tmp_path / "b.html", measure.output
-    shown = pocketbert("benchmark", "-m", phone, "--no-local", "--import", source, "-o", page)
-    assert shown.exit_code == 0, shown.output
-    assert "iPhone 99" in page.read_text()
+    assert "iOS 26.1, on an iPhone connected to a Mac" in "\n".join(result.protocol.notes)
 
 
 def test_wrong_answers_on_an_iphone_that_was_named_end_with_3(measure, folder_of):

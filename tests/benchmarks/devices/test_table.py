@@ -84,12 +84,6 @@ def test_figures_are_grouped_by_device(connections, variants, texts, make_data):
     assert shown == [("dummy (emulated)", False, False)] * 2 + [("local", False, True)] * 2
     assert {row[4] for row in rows[:2]} == {"–"}
     assert describe_sessions(result)[0].startswith("emulated on Dummy A76")
-    alone = result.model_copy(update={"others": []})
-    html = render_report(make_data(benchmark=alone))
-    assert "<h3>On dummy</h3>" in html
-    assert "median latency (p50)" not in html
-    assert not any("p50" in title for title in make_summary_table(make_data(benchmark=alone))[0])
-    assert make_latency_table(alone)[0] == ["file", "device", "threads", "length", "guest instructions"]
 
 
 def test_files_that_a_device_refuses_are_left_out_there(connections, variants, texts, capsys, monkeypatch):

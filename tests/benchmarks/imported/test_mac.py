@@ -11,11 +11,10 @@ import pytest
 from pocketbert.benchmarks.imported.mac import import_mac, read_mac_record
 from pocketbert.benchmarks.imported.validation import MAX_PROBLEMS, UNCHECKED
 from pocketbert.benchmarks.measurement import BenchmarkResult
-from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table
 from pocketbert.benchmarks.statistics import nearest_rank
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
-from pocketbert.core.types import Provenance, Scheme
+from pocketbert.core.types import Provenance
 
 SYNTHETIC = Path(__file__).parents[1] / "data" / "synthetic_mac_benchmark.json"
 MODEL, W8 = "coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"
@@ -64,68 +63,6 @@ def test_the_recorded_file_becomes_measurements_like_all_others(synthetic):
     assert UNCHECKED in result.protocol.notes
 
 
-@pytest.fixture(scope="module")
-def both(phone, mac_json, tmp_path_factory):
-    """One call that measures the ONNX file here and imports the Mac's figures: what it printed, and its result."""
-    from typer.testing import CliRunner
-
-    from pocketbert.cli.main import app
-
-    output = tmp_path_factory.mktemp("out") / "bench.json"
-    words = ("benchmark", "-m", phone, "--import", mac_json, *HERE, "--gaps", 1, "-o", output)
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.stdout, BenchmarkResult.read(output)
-
-
-def test_ratios_exist_within_the_mac_only(both):
-    result = both[1]
-    (mac,) = result.others
-    assert result.sessions == [result, mac]
-    assert {v.name for v in result.variants} == {"onnx/model.onnx"}
-    assert {c.baseline for c in mac.comparisons} == {f"{MODEL} all"}
-    assert {c.variant for c in mac.comparisons} <= {v.name for v in mac.variants}
-    assert {c.length for c in mac.comparisons if "w8" in c.variant} == {64}
-    assert mac.compare(f"{W8} all", 0, 64).wall.pairs == 6
-    assert [v.scheme for v in mac.variants][::4] == [Scheme.FP16, Scheme.W8]
-
-
-def test_the_table_shows_both_and_says_where(both):
-    shown, result = both
-    header, *rows = [line.split("\t") for line in shown.splitlines() if "\t" in line]
-    assert header[:4] == ["file", "device", "threads", "length"]
-    assert header[4:] == ["p50 ms", "p90 ms", "CPU ms", "time ratio to the device's first"]
-    lengths = ("text", "16", "text, after 1 ms idle", "16, after 1 ms idle")
-    assert [r[:4] for r in rows[:4]] == [["onnx/model.onnx", "local", "1", x] for x in lengths]
-    assert {(r[1], r[2]) for r in rows[4:]} == {(result.others[0].device, "–")}
-    ratios = {(r[0], r[3]): r[-1] for r in rows}
-    assert ratios[f"{MODEL} all", "64"] == ratios["onnx/model.onnx", "16"] == "1"
-    assert "[" in ratios[f"{W8} all", "64"]
-    assert UNCHECKED not in shown
-    for words in (
-        "Imported from mac.json",
-        f"{W8}: compiled in ",
-        f"{W8} cpu-and-ne could not be measured: CPU_AND_NE is not available",
-        f"{W8} all: no compute plan: MLComputePlan is not supported.",
-        f"{MODEL} all: 3 golden rows: largest difference",
-    ):
-        assert words in shown
-
-
-def test_imported_alone(phone, mac_json, pocketbert):
-    checked = pocketbert("benchmark", "-m", phone, "--no-local", "--import", mac_json)
-    assert checked.exit_code == 0, checked.output
-    assert "local" not in checked.stdout
-    assert UNCHECKED not in checked.stdout
-    free = pocketbert("benchmark", "--import", mac_json, "--import", SYNTHETIC, "--json")
-    assert free.exit_code == 0
-    content = json.loads(free.stdout)
-    assert UNCHECKED in content["protocol"]["notes"]
-    assert len(content["others"]) == 1
-    for session in (content, *content["others"]):
-        assert not {"wall_ms", "engine_ms"} & set(session["measurements"][0])
-
-
 def test_the_page_shows_each_machine_apart(phone, mac_json, pocketbert, tmp_path):
     page, twice = tmp_path / "b.html", tmp_path / "again.html"
     done = pocketbert("benchmark", "-m", phone, "--import", mac_json, *HERE, "-o", page)
@@ -150,14 +87,6 @@ def test_the_page_shows_each_machine_apart(phone, mac_json, pocketbert, tmp_path
     assert again.exit_code == 0, again.output
     assert "<h3>On " not in twice.read_text()
     assert "<h3>Tokenizer</h3>" not in twice.read_text()
-
-
-def test_a_ratio_that_does_not_exist_is_a_dash(write, synthetic):
-    del synthetic["packages"][0]["units"][0]["cells"][1]
-    (result,) = import_mac([write(synthetic)], {})
-    rows = {(r[0], r[3]): r[-1] for r in make_latency_table(result)[1]}
-    assert rows[f"{MODEL} cpu-only", "64"] == "–"
-    assert result.protocol.notes[0] in describe_sessions(result)
 
 
 def test_figures_of_other_files_are_refused(phone, mac_json, write, synthetic, pocketbert):
@@ -233,7 +162,6 @@ FAILED = {"unit": "all", "failed": "not here"}
     ("change", "said"),
     [
         (lambda c: c.update(schema_version="2.0"), "schema version '2.0' cannot be read; this version reads 1.1."),
-        (lambda c: c.update(schema_version=None), "schema version 'None' cannot be read"),
         (lambda c: c.update(kind="other"), "not a file of benchmark_on_mac.py."),
         (lambda c: c.update(packages=[]), "packages: List should have at least 1 item"),
         (lambda c: c["protocol"].update(runs=9), "protocol says 9 runs in 3 repeats"),

@@ -61,14 +61,6 @@ def test_a_text_of_litert(read):
     assert read(LITERT.replace("\n", "\r\n").encode("utf-16"), PHONE) == found  # as PowerShell saves it
 
 
-def test_a_text_with_operators_and_other_settings(read):
-    found = read(OPERATORS.replace("INFO: Graph:", "INFO: Use gpu: [1]\nINFO: Min num runs: [50]\nINFO: Graph:"), PHONE)
-    assert found.settings == ["Use gpu: [1]", "Min num runs: [50]"]
-    assert [o.op_type for o in found.profile.ops][1:] == ["EMBEDDING_LOOKUP", "Add (ND, F32)"]
-    assert (found.profile.variant, found.profile.threads, found.profile.length) == (found.variant, 2, 32)
-    assert found.notes == ["Measured with the profiler on, which makes an inference slower."]
-
-
 def test_what_an_old_text_does_not_tell_is_absent_and_the_only_length_of_a_file_needs_no_telling(read):
     text = LITERT.replace(" p5=14800 median=15410 p95=16600", "").replace("INFO: Num threads: [2]\n", "")
     found = read(text.replace("INFO: Memory footprint", "INFO: Something"), PHONE)
@@ -104,16 +96,13 @@ NO_TEXT = "no text of benchmark_model or onnxruntime_perf_test"
     ("text", "facts", "said"),
     [
         ("hello\n", [PHONE], NO_TEXT),
-        ("", [PHONE], NO_TEXT),
         (b"\x80\x81 count=1", [PHONE], "is no text: invalid start byte at byte 0"),
         (LITERT[: LITERT.index("INFO: Inference timings")], [PHONE], "reports no inference"),
-        (LITERT[: LITERT.index("INFO: count=64")], [PHONE], "reports no inference"),
         (OPERATORS[: OPERATORS.rindex("EMBEDDING")], [PHONE], "table of operators of benchmark_model is cut short"),
         (OPERATORS[: OPERATORS.index("INFO: Profiling")], [PHONE], "prints no table of operators"),
         (PRINTED[: PRINTED.index("Average")], [PHONE], "cut short"),
         (LITERT + LITERT, [PHONE], "holds 2 runs"),
         (LITERT + PRINTED, [PHONE], "holds 2 runs"),
-        (RESULTS + RESULTS, [PHONE], "it holds 2 runs"),
         (LITERT, [], "does not tell the device"),
         (PRINTED, [PHONE, LENGTH], "does not tell which file was measured"),
         (PRINTED, [PHONE, FILE], "does not tell the length in tokens"),
@@ -123,7 +112,6 @@ NO_TEXT = "no text of benchmark_model or onnxruntime_perf_test"
         (LITERT, [PHONE, FILE], "benchmark_model does not run onnx/model.onnx"),
         (LITERT, [PHONE, "file=tflite/model.tflite"], "of 4.56118 MB, and tflite/model.tflite has 69.4324 MB"),
         (LITERT, [PHONE, "length=16"], "tells length 32, and --fact length=16"),
-        (LITERT, [PHONE, "threads=1"], "tells threads 2, and --fact threads=1"),
         (LITERT.replace("seq_32", "seq_48"), [PHONE], "takes 16, 32, 64 tokens, not 48"),
         (LITERT.replace("avg=15517.6", "avg=1e999"), [PHONE], "mean_ms inf: Input should be a finite number"),
         (LITERT.replace("avg=15517.6", "avg=1.5.1"), [PHONE], "could not convert"),
@@ -174,10 +162,7 @@ def test_facts_of_one_text_win_over_those_of_all_and_texts_need_a_folder(tmp_pat
         ("Pixel 8", "is no KEY=VALUE; keys: device, file, length, threads"),
         ("devise=Pixel 8", "did you mean 'device'"),
         ("length=0", "whole numbers from 1 to 65536"),
-        ("length=-4", "whole numbers from 1 to 65536"),
         ("threads=two", "whole numbers from 1 to 4096"),
-        ("threads=99999999999999999999", "whole numbers from 1 to 4096"),
-        ("device=", "a name without control characters"),
         ("device=a\x1b[2J", "a name without control characters"),
         (f"device={'x' * 101}", "a name without control characters"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from pocketbert.benchmarks.report import ModelRow, render_report
-from pocketbert.benchmarks.report.choice import choose_files, collect_times, list_files
+from pocketbert.benchmarks.report.choice import choose_files, list_files
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.types import Scheme, Status
 
@@ -34,6 +34,12 @@ CASES = {
         {},
         "w4",
         "int8 is beaten in size",
+    ),
+    "two are better": (
+        [("int8", 90, 10, DEFAULT), ("w4", 91, 5, {}), ("w8", 92, 9, {})],
+        {},
+        "w8",
+        "int8 is beaten in score, size",
     ),
     "the better one failed": ([("int8", 90, 10, DEFAULT), ("w4", 91, 5, FAILED)], {}, "int8", ""),
     "the better one is slower": ([("int8", 90, 10, DEFAULT), ("w4", 91, 5, {})], {"int8": 1, "w4": 2}, "int8", ""),
@@ -66,18 +72,6 @@ def test_each_platform_has_its_own_files_the_scheme_of_the_default_file_and_its_
         ("iOS", "core ml w8", None, ""),
     ]
     assert next((row.name, places) for row, places in list_files(choices)) == ("int8", ["Android, ONNX Runtime"])
-
-
-def test_without_platforms_the_devices_are_the_places_and_without_devices_there_is_one(result, make_data):
-    data = make_data(benchmark=result)
-    medians = {row.name: result.find(row.name, 1, "text").wall.p50 for row in data.rows}
-    times = collect_times(data.rows, result)
-    assert times == {"local": medians}
-    (choice,) = choose_files(data.rows, times)
-    assert (choice.place, choice.row.name) == ("local", min(medians, key=medians.get))
-    assert choose_files(data.rows, {}) == [], "sizes alone justify nothing"
-    checked = [row.model_copy(update={"status": Status.PASSED}) for row in data.rows]
-    assert [c.place for c in choose_files(checked, {})] == [""]
 
 
 def test_the_page_names_the_file_and_says_when_there_is_none(make_data, words):

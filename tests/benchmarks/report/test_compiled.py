@@ -1,9 +1,8 @@
 """Figures that no device was timed for: compiled files, estimates, and texts of measuring programs."""
 
-from pocketbert.benchmarks.records import LeftNodes, OpShare, Profile, Reported
+from pocketbert.benchmarks.records import OpShare, Profile, Reported
 from pocketbert.benchmarks.report.compiled import (
     REPORTED,
-    collect_cpu_operators,
     describe_reported_texts,
     make_compilation_table,
     make_estimate_table,
@@ -11,16 +10,7 @@ from pocketbert.benchmarks.report.compiled import (
 )
 from pocketbert.benchmarks.report.sources import Sources, cite_compilations
 from pocketbert.core.types import Provenance
-from support.compilations import REASON, compilation
-
-
-def test_what_several_devices_leave_for_one_reason_is_told_once():
-    other = LeftNodes(op_type="GELU", nodes=3, reason="another")
-    made = [compilation("a"), compilation("a", 128), compilation("b"), compilation("c", left=[other])]
-    assert [(left, places) for _, places, left in collect_cpu_operators(made)] == [
-        (REASON, ["a, 64, 128 tokens", "b, 64 tokens"]),
-        (other, ["c, 64 tokens"]),
-    ]
+from support.compilations import compilation
 
 
 def test_provenance_is_told_for_each_device():

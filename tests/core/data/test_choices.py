@@ -39,14 +39,6 @@ FORMATS: dict[str, tuple[Sequence[Mapping[str, Any]], tuple[str, tuple[str, ...]
         ("Where is it?", ("here", "there", "no")),
         [2, 0],
     ),
-    "commonsense-qa-hub": (
-        [
-            {"question": "Where?", "choices": {"label": ["A", "B"], "text": ["here", "there"]}, "answerKey": k}
-            for k in "BA"
-        ],
-        ("Where?", ("here", "there")),
-        [1, 0],
-    ),
     "arc-with-numbers": (
         [
             {"question": "Where?", "choices": {"label": ["1", "2"], "text": ["here", "there"]}, "answerKey": k}

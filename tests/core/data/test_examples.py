@@ -41,23 +41,10 @@ def read_csv(path: Path, text: str, kind: LabelKind = LabelKind.NAME, **columns:
     return read_examples(DataSource(path=str(path), **columns), kind=kind)
 
 
-def test_other_columns_and_pairs(tmp_path: Path) -> None:
-    row = {"premise": "p", "hypothesis": "h", "gold": 2}
-    [example] = read(tmp_path / "a.jsonl", row, text="premise", text_pair="hypothesis", label="gold")
-    assert (example.input, example.label) == (("p", "h"), 2)
-
-
-def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "only text"}\n')
-    [example] = read_examples(DataSource(path=str(tmp_path / "a.jsonl")), labelled=False)
-    assert example.label is None
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "not valid JSON"),
-        ('{"text": "a", "label": ' + "1" * 5000 + "}", "not valid JSON"),
         ('{"text":' + "[" * 99999, "not valid JSON"),
         ("[1]", "this is list"),
         ("{}", "the row is empty"),
@@ -65,7 +52,6 @@ def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path) -> N
         ('{"text": "  ", "label": 0}', "is empty"),
         ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"),
         *[(json.dumps({"text": t, "label": 1}), "no character that can be seen") for t in "\u200b\0\u3164\x1b"],
-        ('{"text": "\\ufeff \\u2060", "label": 1}', "no character that can be seen"),
         ('{"text": "a", "label": [0, 1]}', "label is list"),
         ('{"text": "a", "label": {"x": 2}}', "label is dict"),
         (
@@ -96,16 +82,13 @@ def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path, empty: st
         read_examples(DataSource(path=str(path)))
 
 
-def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path) -> None:
+def test_twenty_bad_rows_are_listed_with_their_count_and_a_missing_column_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.jsonl", *({"text": "" if i % 2 else "fine", "label": 0} for i in range(100)))
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
     assert lines[0].endswith("a.jsonl:2: column 'text' is empty.")
     assert lines[-1].endswith("and 30 more bad rows (50 in all).")
-
-
-def test_a_column_that_a_table_lacks_is_told_once_and_not_guessed_wrongly(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with pytest.raises(InputError) as caught:
         read_csv(path, "sentence,intent\n" + "hello,a\n" * 700)
@@ -144,11 +127,8 @@ def span(start: Any, end: int, label: str = "per") -> dict[str, Any]:
         *[
             (LabelKind.NAMES, {"label": cell}, label)
             for cell, label in (
-                (["joy", "anger"], ("joy", "anger")),
                 ([], ()),
-                ([2, 0], (2, 0)),
                 ("joy; anger", ("joy", "anger")),
-                ("joy;", ("joy",)),
                 ("", ()),
                 ([True], ("true",)),
                 (["2", 1.0], (2, 1)),
@@ -187,10 +167,8 @@ def span(start: Any, end: int, label: str = "per") -> dict[str, Any]:
                 ({"label": {"text": [], "answer_start": []}}, ()),
                 ({"label": ["Ada"], "answer_start": [22]}, (SECOND,)),
                 ({"label": "Ada", "answer_start": 22}, (SECOND,)),
-                ({"label": [{"text": "Ada", "start": 22}]}, (SECOND,)),
                 ({"label": [{"text": "Ada", "answer_start": 22}]}, (SECOND,)),
                 ({"label": ["Ada"]}, (FIRST,)),
-                ({"label": []}, ()),
                 ({"label": ""}, ()),
             )
         ],
@@ -200,6 +178,12 @@ def test_labels_are_read(tmp_path: Path, kind: LabelKind, row: dict[str, Any], l
     [example] = read(tmp_path / "a.jsonl", {"text": "x", "pair": CONTEXT, **row}, kind=kind, text_pair="pair")
     assert example.label == label
     assert type(example.label) is type(label)
+
+
+def test_answers_in_csv_begin_where_their_column_says(tmp_path: Path) -> None:
+    text = f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n"
+    found = read_csv(tmp_path / "a.csv", text, LabelKind.ANSWERS, text_pair="pair")
+    assert [e.label for e in found] == [(SECOND,), (GoldAnswer(35, "London"),), ()]
 
 
 NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite number", "is not {start, end, label}"
@@ -215,7 +199,6 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
             (LabelKind.SPANS, {"text": text, "label": cell}, message)
             for text, cell, message in (
                 (WORDS, ["O", "O"], r"numbers of tags (2) and of words (4) differ"),
-                (WORDS, [], r"numbers of tags (0) and of words (4) differ"),
                 (WORDS, [0, 1, 2, 0], "numbers need names"),
                 (WORDS, 3, "tags are int '3', not a list"),
                 ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
@@ -223,15 +206,12 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
                 ("Ada", [span(0, 4)], "within the 3 characters"),
                 ("Ada", [span(2, 2)], NO_SPAN),
                 ("Ada", [span(-1, 2)], NO_SPAN),
-                ("Ada", [span(0, 2, "")], NO_SPAN),
                 ("Ada", [span("first", 2)], NO_SPAN),
                 ("Ada", [span(True, 2)], NO_SPAN),
                 ("Ada", [span(0, 2), span(1, 3, "loc")], "spans overlap"),
                 ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),
-                ("Ada", [span(0, 2, "O")], "label 'O' reads like a tag"),
                 ("Ada", [span(0, 2), "O"], "neither names nor {start, end, label}"),
                 (["Ada", "met"], ["B", "O"], "B, I and O without a label"),
-                (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
                 (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
                 ([], [], "column 'text' is empty"),
             )
@@ -242,14 +222,10 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
                 ({"label": {"text": ["Ada"], "answer_start": [3]}}, "is not in the context at character 3"),
                 ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "is not in the context at character"),
                 ({"label": ["Charles"]}, "answer 'Charles' is not in the context."),
-                ({"label": "Ada", "answer_start": "first"}, "at character first"),
                 ({"label": {"text": ["Ada"], "answer_start": [True]}}, "is not in the context at character"),
                 ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
-                ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
                 ({"label": 7}, "answers are int '7'"),
-                ({"label": {"answer": "Ada"}}, "answers are NoneType"),
                 ({"label": [""]}, "answer '' is not text"),
-                ({"label": [3]}, "answer 3 is not text"),
                 ({"label": [{"start": 0}]}, "answer None is not text"),
             )
         ],
@@ -263,27 +239,6 @@ def test_what_is_no_label_is_refused_with_its_row(
     [problem] = caught.value.problems
     assert problem.where == f"{tmp_path / 'a.jsonl'}:1"
     assert message in problem.what
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "labels"),
-    [
-        (LabelKind.NAMES, "text,pair,label\none,x,a;b\ntwo,x,\nthree,x,7\n", [("a", "b"), (), (7,)]),
-        (
-            LabelKind.SPANS,
-            "text,pair,label\nAda met  Bob,x,B-per O B-per\n",
-            [(Span(0, 3, "per"), Span(9, 12, "per"))],
-        ),
-        (
-            LabelKind.ANSWERS,
-            f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n",
-            [(SECOND,), (GoldAnswer(35, "London"),), ()],
-        ),
-    ],
-)
-def test_labels_in_csv(tmp_path: Path, kind: LabelKind, text: str, labels: list[Any]) -> None:
-    found = read_csv(tmp_path / "a.csv", text, kind, text_pair="pair")
-    assert [e.label for e in found] == labels
 
 
 @pytest.mark.parametrize(
@@ -301,7 +256,7 @@ def test_all_rows_of_a_file_have_one_scheme_of_tags(
     assert [(span.start, span.end) for span in first.label] == spans  # type: ignore[union-attr]
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(words=st.lists(st.text(min_size=1).filter(str.strip), max_size=6))
 def test_words_with_tags_become_one_text_with_spans(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
     row = {"text": ["a", *words], "label": ["B-x"] * (len(words) + 1)}
@@ -334,9 +289,15 @@ def test_digests_ignore_case_and_outer_blanks(text: str, pair: str) -> None:
     assert Example("q" + text, pair, 0, 1).digest == Example("q" + text, pair.strip(), 0, 1).digest
 
 
-def test_digests_tell_pairs_from_single_texts() -> None:
+def test_digests_tell_pairs_from_single_texts_and_rows_that_occur_elsewhere_are_dropped() -> None:
     digests = {Example(*texts, 0, 1).digest for texts in (("a", "b"), ("ab", ""), ("ab", "b"), ("b", "a"))}
     assert len(digests) == 4
+    left, dropped = drop_duplicates_of(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
+    assert [e.text for e in left] == ["a", "c"]
+    assert dropped == 2
+    held = [Example("is this the only one", None, "a", 1)]
+    pair, alone = Example("is this the only one", "yes", "a", 2), Example("so is this the only one", None, "b", 3)
+    assert drop_overlapping([pair, alone], held) == ([pair, alone], 0)
 
 
 @given(TEXTS, st.randoms(), st.integers(0, 30))
@@ -358,12 +319,6 @@ def test_distinct_texts_give_the_wanted_number_up_to_half(numbers: list[int], ro
     assert {e.text for e in held} <= {e.text for e in hold_out(texts, rows + 5)[1]}
 
 
-def test_rows_that_occur_elsewhere_are_dropped() -> None:
-    left, dropped = drop_duplicates_of(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
-    assert [e.text for e in left] == ["a", "c"]
-    assert dropped == 2
-
-
 @pytest.mark.parametrize(
     ("text", "drops"),
     [
@@ -383,12 +338,6 @@ def test_rows_that_say_what_held_out_rows_say_are_dropped(text: str, drops: bool
     assert drop_overlapping(rows, held) == ((rows[1:], 1) if drops else (rows, 0))
 
 
-def test_pairs_and_the_last_row_of_a_label_are_kept_whatever_they_say() -> None:
-    held = [Example("is this the only one", None, "a", 1)]
-    pair, alone = Example("is this the only one", "yes", "a", 2), Example("so is this the only one", None, "b", 3)
-    assert drop_overlapping([pair, alone], held) == ([pair, alone], 0)
-
-
 @given(TEXTS, TEXTS, st.floats(0.05, 0.5))
 def test_a_share_is_stable_when_rows_are_added(texts: list[str], more: list[str], fraction: float) -> None:
     keep, held = hold_out_share(examples(texts), fraction)
@@ -397,12 +346,9 @@ def test_a_share_is_stable_when_rows_are_added(texts: list[str], more: list[str]
     assert {e.text for e in held} <= {e.text for e in later}
 
 
-def test_a_share_is_about_as_large_as_asked() -> None:
+def test_a_share_is_about_as_large_as_asked_and_leaves_a_row_of_each_label() -> None:
     _, held = hold_out_share(examples([f"text {n}" for n in range(5000)]), 0.1)
     assert 430 < len(held) < 570
-
-
-def test_rows_of_a_label_that_no_other_row_has_are_kept() -> None:
     rare = [Example(f"text {n}", None, f"label {n}", n) for n in range(50)]
     assert hold_out_share(rare, 0.5) == (rare, [])
     often = [Example(f"text {n}", None, ("a", f"b{n % 2}"), n) for n in range(50)]

@@ -24,7 +24,7 @@ from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.files import check_source, read_class_names, read_rows
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import Limits, read_texts
+from pocketbert.core.data.streams import read_texts
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.predict.examples import Example
 
@@ -119,20 +119,19 @@ def test_text_files_that_are_refused(tmp_path: Path, name: str, content: str, me
     assert refusal(tmp_path / name).startswith(f"{tmp_path / name}{message}")
 
 
-@pytest.mark.parametrize("damage", ["no gzip", "cut", "body", "checksum", "zeros"])
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "no gzip": lambda raw: b'{"text": "plain", "label": 1}\n',
+    "cut": lambda raw: raw[: len(raw) // 2],
+    "body": lambda raw: raw[: len(raw) // 2] + b"\xff" * (len(raw) // 2),
+    "checksum": lambda raw: raw[:-8] + bytes([raw[-8] ^ 0xFF]) + raw[-7:],
+    "zeros": lambda raw: raw + bytes(1 << 20),  # Python's reader takes them for padding, and reads gigabytes one by one
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_broken_gzip_file_is_refused(tmp_path: Path, damage: str) -> None:
-    rows = [{"text": f"row {i} {i * 7919 % 1013}", "label": i % 2} for i in range(3000)]
-    path = write(tmp_path / "a.jsonl.gz", rows)
-    raw = path.read_bytes()
-    half = len(raw) // 2
-    damaged = {
-        "no gzip": b'{"text": "plain", "label": 1}\n',
-        "cut": raw[:half],
-        "body": raw[:half] + b"\xff" * half,
-        "checksum": raw[:-8] + bytes([raw[-8] ^ 0xFF]) + raw[-7:],
-        "zeros": raw + bytes(1 << 20),  # Python's reader takes them for padding, and reads gigabytes one by one
-    }
-    path.write_bytes(damaged[damage])
+    path = write(tmp_path / "a.jsonl.gz", [{"text": f"row {i} {i * 7919 % 1013}", "label": i % 2} for i in range(3000)])
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
     assert "broken gzip file" in refusal(path)
 
 
@@ -169,11 +168,6 @@ def test_limits_count_bytes(
         assert [*rows]
 
 
-def test_more_rows_allow_more_bytes() -> None:
-    assert Limits(rows=5).total == Limits().total
-    assert Limits(rows=10**7).total == 10 * Limits().total
-
-
 @pytest.mark.parametrize("fill", [b"a", b'{"text": "a"}\n'])
 def test_a_file_that_grows_too_much_is_refused(tmp_path: Path, fill: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_RATIO_FROM", 1 << 20)
@@ -191,22 +185,22 @@ def test_an_endless_line_ends_early(tmp_path: Path, name: str) -> None:
 
 
 def test_a_quoted_cell_over_many_lines_is_one_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('text,label\n"' + "a b\n" * 1000 + '",x\n')
+    (tmp_path / "a.csv").write_text('text,label\n"' + "a b\n" * 70_000 + '",x\n')
     assert "a.csv:2: row longer than" in refusal(tmp_path / "a.csv", max_line_mb=0.001)
-    assert len(read(tmp_path / "a.csv")) == 1
-
-
-def test_a_long_cell_is_read_from_every_kind(tmp_path: Path) -> None:
-    rows = [{"text": "word " * 60_000, "label": "a"}]
-    assert {len(read(write(tmp_path / name, rows))[0].text) for name in KINDS} == {300_000}
+    assert [len(e.text) for e in read(tmp_path / "a.csv")] == [280_000]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32", "latin-1", "cp1252", "utf-8-sig"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.txt"])
-def test_encodings_are_found(tmp_path: Path, name: str, encoding: str) -> None:
-    text = {"a.csv": "text,label\nnä,1\nno,0\n", "a.tsv": "text\tlabel\nnä\t1\n"}.get(
-        name, '{"text": "nä", "label": 1}\n'
-    )
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"text": "nä", "label": 1}\n'),
+        ("a.csv", "text,label\nnä,1\nno,0\n"),
+        ("a.tsv", "text\tlabel\nnä\t1\n"),
+        ("a.txt", '{"text": "nä", "label": 1}\n'),
+    ],
+)
+def test_encodings_are_found(tmp_path: Path, name: str, text: str, encoding: str) -> None:
     (tmp_path / name).write_bytes(text.encode(encoding))
     if name == "a.txt":
         assert read_texts(tmp_path / name) == [text.strip()]
@@ -242,24 +236,23 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str) -> None:
     assert read(path)[-1].text == "ärger"
 
 
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))  # names of sockets are short
+
+
 @pytest.mark.parametrize("name", [*KINDS, "a.txt"])
 def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
-    def bind_socket(path: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))  # names of sockets are short
-
-    path = tmp_path / name
     for make, message in (
         (os.mkfifo, "is a pipe, not a file"),
         (lambda p: p.symlink_to("/dev/zero"), "is a device"),
         (lambda p: p.symlink_to("/proc/self/mem"), "is a file of the system"),
         (bind_socket, "is a socket"),
+        (Path.mkdir, "is a folder, not a file"),
     ):
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}{name[1:]}"
         make(path)
         assert message in refusal(path)
-        path.unlink()
-    path.mkdir()
-    assert "is a folder, not a file" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +274,10 @@ def whole(tmp_path: Path) -> Path:
     return write(tmp_path / "a.parquet", ROWS)
 
 
-def test_rows_of_a_parquet_file_come_with_lists_and_numbers(whole: Path) -> None:
+def test_rows_of_a_parquet_file_come_with_lists_and_go_on_over_row_groups(whole: Path) -> None:
     assert plain_rows(DataSource(path=str(whole))) == list(enumerate(ROWS, 1))
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), whole)
     assert plain_rows(DataSource(path=str(whole))) == []
-
-
-def test_rows_go_on_over_batches_and_row_groups(whole: Path) -> None:
     texts = [f"row {i}" for i in range(2055)]
     pq.write_table(pa.table({"text": texts}), whole, row_group_size=900)
     assert plain_rows(DataSource(path=str(whole))) == [(i, {"text": t}) for i, t in enumerate(texts, 1)]
@@ -307,24 +297,13 @@ def test_a_large_parquet_file_is_read_piece_by_piece(whole: Path) -> None:
         list(rows)
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"text,label\ngood,1\n", b"PAR1" + b"\0" * 100 + b"PAR1"])
-def test_what_is_no_parquet_file_is_one_input_error(whole: Path, content: bytes) -> None:
-    whole.write_bytes(content)
+@pytest.mark.parametrize("content", [None, b"", b"PAR1", b"text,label\ngood,1\n", b"PAR1" + b"\0" * 100 + b"PAR1"])
+def test_what_is_no_parquet_file_is_one_input_error(whole: Path, content: bytes | None) -> None:
+    whole.write_bytes(whole.read_bytes()[:-9] if content is None else content)  # cut within its end
     for reader in (plain_rows, read_class_names):
         with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
             reader(DataSource(path=str(whole)))
         assert len(caught.value.problems) == 1
-
-
-@settings(max_examples=25)
-@given(share=st.floats(0, 0.999))
-def test_a_truncated_parquet_file_is_one_input_error(share: float, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = write(tmp_path_factory.mktemp("truncated") / "a.parquet", ROWS)
-    raw = path.read_bytes()
-    path.write_bytes(raw[: int(len(raw) * share)])
-    with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
-        plain_rows(DataSource(path=str(path)))
-    assert len(caught.value.problems) == 1
 
 
 def test_parquet_files_that_are_refused(whole: Path) -> None:
@@ -341,11 +320,6 @@ def test_parquet_files_that_are_refused(whole: Path) -> None:
         pq.write_table(table, whole)
         assert whole.stat().st_size < 10_000_000
         assert message in refusal(whole)
-
-
-def test_nested_columns_are_read(whole: Path) -> None:
-    rows = [{"text": "a", "label": "x", "answer_start": {"m": [{"k": ["1", None]}, None]}}, {"text": "b", "label": "y"}]
-    assert [e.text for e in read(write(whole, rows))] == ["a", "b"]
 
 
 # Data sets, and the names of their labels
@@ -372,24 +346,21 @@ def test_a_class_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch
         [*read_rows(DataSource(path=str(tmp_path)), BadRows("rows"))]
 
 
-def test_a_missing_file_and_a_missing_library_are_named(
+def test_a_missing_file_library_or_data_set_is_named(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reader in (plain_rows, read_class_names):
         with pytest.raises(InputError, match="file not found"):
             reader(DataSource(path=str(tmp_path / "none.parquet")))
     assert refusal(tmp_path / "none.jsonl") == f"{tmp_path / 'none.jsonl'}: file not found."
+    with pytest.raises(InputError, match="could not be loaded.*give a local file with 'path'"):
+        read_examples(DataSource(dataset=str(tmp_path / "none"), split="train"))
     monkeypatch.setattr(data_files, "version_of", lambda _: None)
     for reader in (plain_rows, read_class_names):
         with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
             reader(DataSource(path=str(whole)))
         with pytest.raises(MissingBackendError, match=r"'datasets'.*pip install 'pocketbert\[train\]'"):
             reader(DataSource(dataset="a/b", split="train"))
-
-
-def test_a_data_set_that_cannot_be_loaded_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="could not be loaded.*give a local file with 'path'"):
-        read_examples(DataSource(dataset=str(tmp_path / "none"), split="train"))
 
 
 def test_a_local_folder_is_loaded_by_datasets(tmp_path: Path, own_datasets_cache: None) -> None:
@@ -424,20 +395,12 @@ def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: P
         assert [row for _, row in plain_rows(DataSource(**origin))] == ROWS
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        None,
-        b"no json",
-        b"[]",
-        b'{"info": 3}',
-        b'{"info": {"features": [1]}}',
-        b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
-    ],
-)
+NO_CLASS = b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}'
+
+
+@pytest.mark.parametrize("note", [None, b"no json", b"[]", b'{"info": 3}', b'{"info": {"features": [1]}}', NO_CLASS])
 def test_a_file_without_a_note_of_datasets_names_no_classes(whole: Path, tmp_path: Path, note: bytes | None) -> None:
-    table = pa.table(TABLE).replace_schema_metadata({b"huggingface": note} if note else None)
-    pq.write_table(table, whole)
+    pq.write_table(pa.table(TABLE).replace_schema_metadata({b"huggingface": note} if note else None), whole)
     assert read_class_names(DataSource(path=str(whole))) is None
     assert len(plain_rows(DataSource(path=str(whole)))) == 3
     assert read_class_names(DataSource(path=str(tmp_path / "rows.jsonl"))) is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data.cells import find_name_problems
-from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
+from pocketbert.core.data.labels import Labels, resolve_labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.examples import Example, Label
 from pocketbert.core.predict.spans import Span
@@ -36,10 +36,15 @@ def test_where_names_are_numbers_a_number_means_the_name(names: tuple[str, ...])
         labels.ids(rows(3), "a")
 
 
-def test_a_position_means_nothing_in_names_that_were_sorted() -> None:
+def test_numbers_that_mean_nothing_in_the_names_are_refused() -> None:
     found = resolve_labels(None, None, rows("b", "a"))
     with pytest.raises(InputError, match="the order of the names was not declared"):
         found.ids(rows(1), "eval.jsonl")
+    found = resolve_labels(["bad", "so", "good"], None, rows(1, 2, 3))
+    with pytest.raises(InputError, match=r"a:1: label 4 is not in the label set; its numbers are '1', '2', '3'"):
+        found.ids(rows(4), "a")
+    with pytest.raises(InputError, match="numbers and names in one column"):
+        found.ids(rows(1, "good"), "a")
 
 
 @pytest.mark.parametrize("twin", ["a ", "\u200ba", "a\ufe0f", " a"])
@@ -93,16 +98,18 @@ def test_the_labels_of_a_tagger_are_tags_as_they_are() -> None:
         (["b", "a"], ["a", "b"], ("b", "a"), ""),
         (None, ["b", "a"], ("b", "a"), "teacher"),
         (None, ["LABEL_0", "LABEL_1"], ("a", "b"), ""),
+        (None, ["LABEL_1", "LABEL_0"], None, ""),
     ],
 )
 def test_the_declared_order_wins_then_the_teachers_names(
-    declared: list[str] | None, teacher: list[str], names: tuple[str, ...], note: str
+    declared: list[str] | None, teacher: list[str], names: tuple[str, ...] | None, note: str
 ) -> None:
+    if names is None:  # no placeholders: names that the rows do not have
+        with pytest.raises(InputError):
+            resolve_labels(declared, teacher, rows("b", "a")).ids(rows("b", "a"), "a")
+        return
     found = resolve_labels(declared, teacher, rows("b", "a"))
-    assert found.names == names
-    assert note in found.note
-    assert are_placeholder_names(["LABEL_0", "LABEL_1"])
-    assert not are_placeholder_names(["LABEL_1", "LABEL_0"])
+    assert (found.names, note in found.note) == (names, True)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +151,8 @@ DEFAULTS = [f"LABEL_{i}" for i in range(5)]
         ((5, 3, 1, 2, 4), ("1", "2", "3", "4", "5")),
         (("5.0", "3.0", "1.0"), ("1", "3", "5")),
         ((1, -1), ("-1", "1")),
-        (("4", "0"), ("0", "4")),
         ((10, 9, 2, 1), ("1", "2", "9", "10")),
-        ((2024, 1999), ("1999", "2024")),
         ((0, 1, 3), ("0", "1", "3")),
-        ((1, 0), ("LABEL_0", "LABEL_1")),
         (("0", "2", "1"), ("LABEL_0", "LABEL_1", "LABEL_2")),
         ((0.5, -1, 2), ("-1", "0.5", "2")),
     ],
@@ -197,21 +201,13 @@ def test_lists_of_numbers_are_labels_likewise() -> None:
         (["3", "2", "1"], None, (1, 2, 3), ["3", "2", "1"], [2, 1, 0], ""),
         (None, STARS, (1, 5, 3), STARS, [0, 4, 2], "1 = 1 star, 2 = 2 stars"),
         (None, STARS, (0, 4, 2), STARS, [0, 4, 2], "taken from the teacher"),
-        (None, ["bad", "good"], (0, 1), ["bad", "good"], [0, 1], "taken from the teacher"),
         (None, DEFAULTS, (0, 1, 2, 3, 4), DEFAULTS, [0, 1, 2, 3, 4], "LABEL_i"),
-        (None, DEFAULTS, (0, 4), DEFAULTS, [0, 4], "LABEL_i"),
         (None, DEFAULTS, (1, 2, 3, 4, 5), list("12345"), [0, 1, 2, 3, 4], "1 = LABEL_0, 2 = LABEL_1"),
         (None, DEFAULTS[:2], (-1, 1), ["-1", "1"], [0, 1], "-1 = LABEL_0, 1 = LABEL_1"),
-        (["a", "b"], None, (0, 7), ["a", "b"], [0, 1], "0 = a, 7 = b"),
     ],
 )
 def test_numbers_and_declared_names(
-    declared: list[str] | None,
-    teacher: list[str] | None,
-    labels: tuple[int, ...],
-    names: list[str],
-    ids: list[int],
-    note: str,
+    declared: Any, teacher: Any, labels: tuple[int, ...], names: list[str], ids: list[int], note: str
 ) -> None:
     found = resolve_labels(declared, teacher, rows(*labels))
     assert [*found.names] == names
@@ -225,9 +221,7 @@ def test_numbers_and_declared_names(
     [
         (["a", "b", "c"], None, (1, 2, 3, 4), "4 numbers for 3 names"),
         (["a", "b", "c"], None, (1, 2), "0 does not occur, so that 1 could be the first name or the second"),
-        (["a", "b", "c"], None, (1, 5), "2 numbers for 3 names"),
         (None, STARS, (1, 2, 3, 4), "they are positions from 0, and are in the names too"),
-        (None, STARS, (2, 3), "they are positions from 0, and are in the names too"),
         (None, ["bad", "so", "good"], (1, 2, 3), "which is which?"),
         (None, DEFAULTS, (1, 2, 3, 4), "0 does not occur"),
         (None, DEFAULTS, (1, 2, 3, 4, 5, 6), "6 numbers for 5 names"),
@@ -241,11 +235,3 @@ def test_numbers_that_could_be_several_names_are_refused(
     [problem] = caught.value.problems
     assert why in problem.what
     assert "in numeric order" in problem.fix
-
-
-def test_a_number_outside_numbers_that_were_matched_is_refused_with_these() -> None:
-    found = resolve_labels(["bad", "so", "good"], None, rows(1, 2, 3))
-    with pytest.raises(InputError, match=r"a:1: label 4 is not in the label set; its numbers are '1', '2', '3'"):
-        found.ids(rows(4), "a")
-    with pytest.raises(InputError, match="numbers and names in one column"):
-        found.ids(rows(1, "good"), "a")

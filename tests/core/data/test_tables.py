@@ -23,18 +23,8 @@ Row = Sequence[object]
 DRAW = random.Random(3)
 OPENINGS = ("I watched this film with my family", "The plot, as far as I can tell, makes no sense", "Not bad at all!")
 ENDINGS = ("and we liked it.", "but the actors did well; really.", "so I left", "(the second time)", "again and again")
-COMMANDS = (
-    "play music",
-    "stop",
-    "turn on the lights",
-    "what is the weather",
-    "next",
-    "set a timer",
-    "louder",
-    "call me",
-)
+COMMANDS = "play music|stop|turn on the lights|what is the weather|next|set a timer|louder|call me".split("|")
 PLACES = ("in the kitchen", "now", "please", "for ten minutes", "at seven", "later today", "")
-EMAILS = "Subject: {0}\nDear all,\nthe meeting about {0} is moved, see you there.\nBest regards"
 
 
 def texts(count: int = 60) -> list[str]:
@@ -66,17 +56,13 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
     "text and names": (("review", "sentiment"), [texts(), cycle("positive", "negative")]),
     "label first": (("gold_label", "sentence"), [cycle("pos", "neg", "neutral"), texts()]),
     "unknown names": (("foo", "bar"), [texts(), cycle("pos", "neg")]),
-    "unknown names of several words": (("My Question", "Kind of Thing"), [texts(), cycle("a thing", "other thing")]),
     "commands": (("utterance", "intent"), [commands(), drawn("music", "light", "time", "weather")]),
-    "commands, unknown names": (("spoken", "goal"), [commands(), drawn("music", "light", "time", "weather")]),
     "words as labels of words": (("token", "part"), [[f"w{i % 23}x" for i in range(60)], drawn("NOUN", "VERB", "ADJ")]),
     "one column of texts": (("text",), [texts()]),
     "one column of commands, usual name": (("utterance",), [commands()]),
-    "one column of emails": (("body",), [[EMAILS.format(t) for t in texts()]]),
     "line breaks and quotes": (("text", "label"), [[f'He said "{t}",\nand left' for t in texts()], cycle("a", "b")]),
     "index of pandas": (("", "text", "label"), [list(range(60)), texts(), cycle(0, 1)]),
     "two texts": (("sentence1", "sentence2", "label"), [texts(), texts(), cycle("entailment", "neutral", "other")]),
-    "two texts, unknown names": (("left", "right", "same"), [texts(), texts(), cycle(0, 1)]),
     "scores": (("sentence1", "sentence2", "score"), [texts(), texts(), numbers(3)]),
     "scores, one text": (("essay", "grade"), [texts(), numbers(2)]),
     "MRPC": (
@@ -94,28 +80,16 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
             [f"@user{i} {t}" for i, t in enumerate(texts())],
         ],
     ),
-    "AG News": (("Class Index", "Title", "Description"), [cycle(1, 2, 3, 4), commands(), texts()]),
     "an empty column": (("text", "note", "label"), [texts(), [""] * 60, cycle("a", "b")]),
-    "empty cells here and there": (("text", "label"), [texts(), cycle("a", "b", "", "a")]),
     "labels of several": (("text", "tags"), [texts(), cycle("a;b", "b", "a")]),
     "one column per label": (("comment", "toxic", "insult"), [texts(), cycle(0, 1, 0), cycle(1, 0, 0)]),
     "dates": (("created_at", "text", "label"), [dates("2026-01-{:02d}"), texts(), cycle("a", "b")]),
     "many labels": (("text", "intent"), [texts(200), [f"label_{i % 77}" for i in range(200)]]),
     "sorted by label": (("text", "label"), [texts(), sorted(map(str, cycle("neg", "pos")))]),
     "labels called like columns": (("text", "kind"), [texts(), cycle("question", "comment", "title")]),
-    "questions of a form": (
-        ("Timestamp", "How do you rate us?", "What could we do better?"),
-        [dates("2026/01/{:02d} 10:00:00"), cycle(1, 2, 3, 4, 5), texts()],
-    ),
     "Chinese": (("评论", "标签"), [[f"我看了{i}遍\uff0c这部电影真的很好看" for i in range(60)], cycle("好评", "差评")]),
-    "Chinese, English names": (
-        ("text", "label"),
-        [[f"我看了{i}遍{',' * (i % 2)}这部电影真的很好看" for i in range(60)], cycle(0, 1)],
-    ),
-    "missing numbers": (("text", "stars"), [texts(), cycle("NA", 1, 2, 3, 4)]),
     "five rows": (("text", "label"), [texts(5), cycle("pos", "neg", count=5)]),
     "two rows": (("text", "label"), [texts(2), cycle("pos", "neg", count=2)]),
-    "two rows, numbers": (("foo", "bar"), [texts(2), cycle(1, 0, count=2)]),
 }
 WAYS = ((",", ""), (";", "\ufeff"), ("\t", ""))
 WITHOUT = sorted(FILES.keys() - {"two rows", "words as labels of words"})
@@ -188,7 +162,7 @@ def test_what_is_easily_taken_for_the_other(tmp_path: Path, rows: list[Row], hea
     assert has_header(write(tmp_path / "a.csv", rows)) is header
 
 
-def test_named_columns_and_the_user_decide(tmp_path: Path) -> None:
+def test_named_columns_and_the_user_decide_and_a_note_names_the_option(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [("stop", "go"), *zip(commands(), drawn("stop", "go", "rest"), strict=True)])
     assert not has_header(path)
     assert has_header(path, text="stop")
@@ -197,6 +171,10 @@ def test_named_columns_and_the_user_decide(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", [("text", "label"), ("good", 1), ("bad", 0)])
     first = next(read_rows(DataSource(path=str(other), header=False), BadRows("a")))
     assert first == (1, {"column 1": "text", "column 2": "label"})
+    path = write(tmp_path / "a.csv", [("apple",), *((f"w{i}x",) for i in range(60))])
+    found = guess_columns(DataSource(path=str(path)), LabelKind.NONE)
+    assert found.note == "text: column 'apple'; --no-header, if these names are a row of data"
+    assert guess_columns(DataSource(path=str(path), text="apple"), LabelKind.NONE).note == "text: column 'apple'"
 
 
 @pytest.mark.parametrize(
@@ -223,21 +201,6 @@ def test_the_note_names_columns_without_a_header(tmp_path: Path, name: str, kind
     assert len(read_examples(found.source, kind=kind or LabelKind.NONE)) == len(rows_of(name))
 
 
-def test_a_note_on_a_header_that_could_be_data_names_the_option(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [("apple",), *((f"w{i}x",) for i in range(60))])
-    found = guess_columns(DataSource(path=str(path)), LabelKind.NONE)
-    assert found.note == "text: column 'apple'; --no-header, if these names are a row of data"
-    assert guess_columns(DataSource(path=str(path), text="apple"), LabelKind.NONE).note == "text: column 'apple'"
-
-
-def test_columns_by_number_are_given_as_other_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", rows_of("two texts"))
-    source = DataSource(path=str(path), text="column 2", label="column 3")
-    assert guess_columns(source).note == "no header: column 2 is the text, column 3 the label (3 names)"
-    [first, *_] = read_examples(source)
-    assert (first.text, first.label, first.row) == (rows_of("two texts")[0][1], "entailment", 1)
-
-
 @pytest.mark.parametrize(
     ("header", "text", "fix"),
     [
@@ -254,13 +217,10 @@ def test_a_missing_column_tells_how_the_first_row_was_read(
     assert fix in caught.value.problems[0].fix
 
 
-def test_rows_of_another_length_name_the_first_row(tmp_path: Path) -> None:
+def test_rows_of_another_length_and_repeated_headers_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", [*rows_of("text and 0/1"), ("one cell",)])
     with pytest.raises(InputError, match=r"a.csv:61: 1 columns, the first row has 2"):
         read_examples(DataSource(path=str(path), text="column 1", label="column 2"))
-
-
-def test_a_repeated_header_is_no_row(tmp_path: Path) -> None:
     path = tmp_path / "joined.tsv"
     path.write_text("text\tlabel\na lamp\tlamp\ntext\tlabel\na song\tmusic\n")
     with pytest.raises(InputError, match=r"joined.tsv:3: repeats the header"):
@@ -284,7 +244,7 @@ def test_only_tables_have_a_header(tmp_path: Path) -> None:
 
 def test_rows_are_read_one_after_the_other(tmp_path: Path) -> None:
     rows = rows_of("text and names")
-    path = write(tmp_path / "a.csv", rows * 1000)
+    path = write(tmp_path / "a.csv", rows * 100)
     with path.open("ab") as stream:
         stream.write(b"\x81 broken,x\n" + b"x" * 5_000_000)
     some = read_rows(DataSource(path=str(path)), BadRows("a"))
@@ -308,10 +268,3 @@ def test_what_is_no_table_is_no_crash(tmp_path: Path, content: bytes) -> None:
     except InputError:
         return
     assert bad.count or all(isinstance(row, dict) for _, row in rows)
-
-
-def test_one_large_cell_and_many_columns_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", [("text", "label"), ("long " * 300_000, 1), ("short", 0)])
-    assert [row["label"] for _, row in read_rows(DataSource(path=str(path)), BadRows("a"))] == ["1", "0"]
-    write(path, [[f"name{i}" for i in range(9000)], *[[i % 7 for i in range(9000)]] * 20])
-    assert has_header(path)

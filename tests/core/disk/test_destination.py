@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,41 +64,38 @@ def test_the_path_stays_as_the_user_wrote_it(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == set()
 
 
-def test_a_ring_of_links_is_refused(tmp_path: Path) -> None:
+def test_rings_of_links_and_places_that_cannot_be_written_are_found_before(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     for resolve in BOTH:
         with pytest.raises(InputError, match="cannot be used: .*Fix: Choose another"):
             resolve(tmp_path / "a" / "out")
+    for resolve in BOTH:
+        with pytest.raises(MachineError, match="cannot write to /proc"):
+            resolve(Path("/proc/out/deep"))
+
+
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("words", "make"),
     [
-        ("pipe", "a named pipe"),
-        ("socket", "a socket"),
-        ("device", "a device"),
-        ("file", "a file"),
-        ("link to a file", "a file"),
-        ("below a file", "a file"),
+        ("a named pipe", os.mkfifo),
+        ("a socket", bind_socket),
+        ("a device", lambda path: path.symlink_to("/dev/null")),
+        ("a file", Path.touch),
+        ("a file", lambda path: path.symlink_to(__file__)),
     ],
 )
-def test_what_is_in_the_way_is_named(tmp_path: Path, kind: str, words: str) -> None:
+def test_what_is_in_the_way_is_named(tmp_path: Path, words: str, make: Callable[[Path], None]) -> None:
     path = tmp_path / "out"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(str(path))
-    elif kind == "device":
-        path = Path("/dev/null")
-    elif kind == "link to a file":
-        (tmp_path / "real").touch()
-        path.symlink_to(tmp_path / "real")
-    else:
-        path.touch()
-    with pytest.raises(InputError, match=words):
-        resolve_output_folder(path / "sub" if kind == "below a file" else path)
+    make(path)
+    for folder in (path, path / "sub"):
+        with pytest.raises(InputError, match=words):
+            resolve_output_folder(folder)
     if words != "a file":
         with pytest.raises(InputError, match=f"is {words}, and a file is written"):
             resolve_output_file(path, overwrite=True)
@@ -166,12 +163,6 @@ def test_files_of_an_artefact_folder_and_of_a_run_are_never_replaced(tmp_path: P
         with pytest.raises(InputError, match="lies in .*run, which PocketBERT keeps for itself"):
             resolve_output_file(run / name, overwrite)
     assert resolve_output_file(run / "report.html", overwrite) == run / "report.html"
-
-
-def test_a_place_that_cannot_be_written_is_found_before() -> None:
-    for resolve in BOTH:
-        with pytest.raises(MachineError, match="cannot write to /proc"):
-            resolve(Path("/proc/out/deep"))
 
 
 def test_which_folders_keep_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

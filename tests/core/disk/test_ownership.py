@@ -26,7 +26,6 @@ from pocketbert.core.disk.ownership import (
     remove_listed_files,
     replace_file,
     temporary_file,
-    temporary_folder,
     write_marker,
 )
 from pocketbert.core.errors import InputError, MachineError
@@ -102,14 +101,11 @@ def test_only_new_empty_and_marked_folders_are_claimed(thesis: Path, mark: str) 
     assert tree(thesis) == before
 
 
-def test_an_empty_marker_is_that_of_a_process_killed_in_its_first_moment(tmp_path: Path) -> None:
+def test_a_folder_with_an_empty_marker_is_claimed_and_then_held_alone(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / MARKER).touch()
     with claim_folder(tmp_path / "work", "test folder"):
         assert is_marked(tmp_path / "work", "test folder")
-
-
-def test_a_second_process_is_refused_and_the_first_keeps_what_it_holds(tmp_path: Path) -> None:
     work = tmp_path / "work"
     with claim_folder(work, "test folder"):
         (work / "a").touch()
@@ -148,16 +144,6 @@ def test_install_keeps_the_older_folder_aside(tmp_path: Path, thesis: Path) -> N
         assert (tmp_path / "work" / "old" / "thesis.txt").read_text() == "precious"
 
 
-def test_own_files_are_renamed(tmp_path: Path) -> None:
-    with temporary_file(tmp_path / "a") as temporary:
-        temporary.write_text("1")
-        replace_file(temporary, tmp_path / "a")
-    with temporary_folder(tmp_path) as folder:
-        (folder / "b").write_text("2")
-        replace_file(folder / "b", tmp_path / "b")
-    assert [(tmp_path / name).read_text() for name in tree(tmp_path)] == ["1", "2"]
-
-
 def test_files_cross_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = os.replace
 
@@ -174,16 +160,13 @@ def test_files_cross_to_another_file_system(tmp_path: Path, monkeypatch: pytest.
     assert tree(tmp_path) == ["a", "work", f"work/{LOCK_FILE}", f"work/{MARKER}"]
 
 
-def test_temporary_names_are_random(tmp_path: Path) -> None:
+def test_temporary_names_are_random_and_only_those_of_killed_processes_go(tmp_path: Path) -> None:
     with temporary_file(tmp_path / "a") as one, temporary_file(tmp_path / "a") as two:
         assert one != two
         assert {p.name.rpartition(".")[2] for p in (one, two)} == {"pocketbert-tmp"}
     with pytest.raises(KeyError), temporary_file(tmp_path / "a") as one:
         raise KeyError
     assert tree(tmp_path) == []
-
-
-def test_half_files_of_killed_processes_go_and_those_of_running_ones_stay(tmp_path: Path) -> None:
     others = [".other.html.abcdefgh.pocketbert-tmp", ".page.html.notes"]
     for name in (".page.html.abcdefgh.pocketbert-tmp", *others):
         (tmp_path / name).touch()
@@ -205,10 +188,9 @@ def deletions(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        called, whose = node.func.attr, ast.unparse(node.func.value)
+        called, of_os = node.func.attr, isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
         one_argument = len(node.args) == 1 and not node.keywords  # a text's `replace` has two, a dataclass's names
-        replaces = called == "replace" and (one_argument or whose == "os")
-        if called in DELETING or replaces or (called == "remove" and whose == "os"):
+        if called in DELETING or (called == "replace" and (one_argument or of_os)) or (called == "remove" and of_os):
             yield f"{path.relative_to(REPOSITORY)}:{node.lineno} {ast.unparse(node.func)}"
 
 

@@ -29,7 +29,9 @@ def outputs(*numbers: float) -> list[np.ndarray]:
     return [np.full((1, 1), n, np.float32) for n in numbers]
 
 
-def test_each_choice_is_a_row_behind_the_question(tokenizer: TextTokenizer, folder: Path) -> None:
+def test_each_choice_is_a_row_behind_the_question_and_rows_are_filled_up_for_training(
+    tokenizer: TextTokenizer, folder: Path
+) -> None:
     made = HEAD.prepare(ROWS, tokenizer, "a.csv")
     assert made.owner.tolist() == [0, 0, 0, 1, 1]
     wanted = tokenizer.encode([("what day", "good"), ("what day", "bad day"), ("what day", "so so"), ("what", "day")])
@@ -38,6 +40,11 @@ def test_each_choice_is_a_row_behind_the_question(tokenizer: TextTokenizer, fold
     assert np.asarray(made.targets["choices"]).tolist() == [3, 3, 3, 2, 2]
     short = TextTokenizer(folder, 6).encode([text for row in ROWS for text in row.inputs])
     assert [e.ids.tolist() for e in made.within(6).encoded] == [e.ids.tolist() for e in short]
+    made = even_choices(HEAD.prepare(ROWS, tokenizer, "a.csv"))
+    assert made.owner.tolist() == [0, 0, 0, 1, 1, 1]
+    assert np.asarray(made.targets["labels"]).tolist() == [0, 0, 1, 1, 0, IGNORED_LABEL]
+    assert set(np.asarray(made.targets["choices"]).tolist()) == {3}
+    assert even_choices(made) is made
 
 
 def test_accuracy_is_over_questions_and_chance_is_guessing(tokenizer: TextTokenizer) -> None:
@@ -60,11 +67,3 @@ def test_the_answer_is_the_softmax_over_the_choices(tokenizer: TextTokenizer) ->
     assert first.fields(2)["top"][1] == {"choice": 1, "answer": "bad day", "score": 0.25}
     assert first.line() == "2\tso so\t0.6250"
     assert isinstance(second, Choice) and second.scores == (0.5, 0.5)
-
-
-def test_questions_with_fewer_choices_are_filled_up_for_training(tokenizer: TextTokenizer) -> None:
-    made = even_choices(HEAD.prepare(ROWS, tokenizer, "a.csv"))
-    assert made.owner.tolist() == [0, 0, 0, 1, 1, 1]
-    assert np.asarray(made.targets["labels"]).tolist() == [0, 0, 1, 1, 0, IGNORED_LABEL]
-    assert set(np.asarray(made.targets["choices"]).tolist()) == {3}
-    assert even_choices(made) is made

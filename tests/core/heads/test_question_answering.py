@@ -82,22 +82,6 @@ def test_windows_cover_the_context_once_with_their_overlap(prepared: Any, tokeni
         assert len({tuple(w.ids[w.places.parts == 0]) for w in windows}) == 1, "the question stands in each"
 
 
-def test_targets_are_the_tokens_of_the_first_answer_and_0_elsewhere(prepared: Any) -> None:
-    starts, ends = (np.asarray(prepared.targets[k]) for k in ("start_positions", "end_positions"))
-    assert starts.dtype == np.int64
-    for i, (window, owner) in enumerate(zip(prepared.encoded, prepared.owner, strict=True)):
-        example = prepared.examples[owner]
-        answer = example.label[0]
-        inside = window.places.offsets[window.places.parts == CONTEXT]
-        if inside[0][0] <= answer.start and answer.start + len(answer.text) <= inside[-1][1]:
-            assert example.pair[window.places.offsets[starts[i]][0] : window.places.offsets[ends[i]][1]] == answer.text
-            assert window.places.parts[starts[i]] == window.places.parts[ends[i]] == CONTEXT
-        else:
-            assert (starts[i], ends[i]) == (0, 0)
-    assert (starts == 0).any()
-    assert (starts > 0).any()
-
-
 def test_an_answer_that_crosses_windows_is_found_in_the_one_that_holds_it(folder: Path) -> None:
     tokenizer = TextTokenizer(folder, 16)
     context = "the fox jumps over the lazy dog and the dog was sad"
@@ -180,6 +164,7 @@ def test_no_answer_needs_every_window_to_say_so(prepared: Any) -> None:
     made[numbers[-1]][0] = 50
     assert head.answers(made, prepared)[1].text == ""
     assert HEAD.answers(made, prepared)[1].text != "", "only where questions may have no answer"
+    check_not_finite_spoils(HEAD, prepared, outputs(prepared), [(2, 0, 0), (2, 1, 1), (2, -3, 0)])
 
 
 # Scores
@@ -219,7 +204,7 @@ WORDS = ["a", "an", "the", "cat", "Dog", "sat,", "U.S.", "tower-block", "theatre
 ANSWERS = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(ANSWERS, st.lists(ANSWERS, min_size=1, max_size=3))
 def test_the_best_gold_answer_counts(folder: Path, answer: str, gold: list[str]) -> None:
     f1, exact = score_text(TextTokenizer(folder, 128), answer, gold)
@@ -231,17 +216,10 @@ def test_the_best_gold_answer_counts(folder: Path, answer: str, gold: list[str])
     ("answer", "gold", "f1", "exact"),
     [
         ("The Eiffel Tower.", ["eiffel tower"], 1, 1),
-        ("a   dog,  an ox", ["dog ox"], 1, 1),
-        ("U.S. an-other", ["us another"], 1, 1),
-        # 2 words of 3 and 3
         ("the green tower hill", ["old green tower"], 2 / 3, 0),
-        # a word counts as often as both have it
-        ("dog dog", ["dog"], 2 / 3, 0),
-        ("cat", ["dog"], 0, 0),
         # a question without answer wants none; articles alone are none
         ("", [], 1, 1),
         ("cat", [], 0, 0),
-        ("", ["cat"], 0, 0),
         ("the", [], 1, 1),
     ],
 )
@@ -249,12 +227,6 @@ def test_scores_of_squad_by_hand(
     tokenizer: TextTokenizer, answer: str, gold: list[str], f1: float, exact: float
 ) -> None:
     assert score_text(tokenizer, answer, gold) == pytest.approx((f1, exact), abs=1e-6)
-
-
-def test_perfect_outputs_score_perfectly(prepared: Any) -> None:
-    score = score_outputs(HEAD, prepared, outputs(prepared))
-    assert (score.metric, score.value, score.others) == ("squad_f1", 1.0, {"exact_match": 1.0})
-    assert (score.rows, score.finite) == (3, True)
 
 
 def test_chance_is_the_first_sentence_or_nothing(tokenizer: TextTokenizer) -> None:
@@ -266,16 +238,13 @@ def test_chance_is_the_first_sentence_or_nothing(tokenizer: TextTokenizer) -> No
     assert score_outputs(HEAD, none, outputs(none)).chance == pytest.approx(0.6 + 3 * math.sqrt(0.24 / 100))
 
 
-def test_a_number_that_is_not_finite_spoils_the_score(prepared: Any) -> None:
-    check_not_finite_spoils(HEAD, prepared, outputs(prepared), [(2, 0, 0), (2, 1, 1), (2, -3, 0)])
-
-
 def test_questions_without_answer_or_context_spoil_nothing(tokenizer: TextTokenizer) -> None:
     head = head_with(null_answers=True)
     made = head.prepare(make_rows((("who", "dogs and foxes"), ()), ENTRIES[0]), tokenizer, "")
     assert np.asarray(made.targets["start_positions"]).tolist()[0] == 0
     score = score_outputs(head, made, outputs(made))
-    assert (score.value, score.others["exact_match"]) == (1.0, 1.0)
+    assert (score.metric, score.value, score.others) == ("squad_f1", 1.0, {"exact_match": 1.0})
+    assert (score.rows, score.finite) == (2, True)
     assert score_outputs(HEAD, made, outputs(made)).value == 0.5
     empty = HEAD.prepare(make_rows((("who", ""), ()), ENTRIES[0]), tokenizer, "")
     score = score_outputs(HEAD, empty, outputs(empty))

@@ -53,21 +53,15 @@ def draw_outputs(prepared: Any) -> list[np.ndarray]:
 
 def test_columns_and_outputs_follow_the_heads() -> None:
     task = HEAD.task
-    assert [(h.name, h.start, h.stop) for h in task.heads] == [
-        ("intent", 0, 3),
-        ("topics", 3, 5),
-        ("mood", 5, 6),
-        ("slots", 6, 9),
-    ]
+    columns = {h.name: (h.start, h.stop) for h in task.heads}
+    assert columns == {"intent": (0, 3), "topics": (3, 5), "mood": (5, 6), "slots": (6, 9)}
     assert task.outputs == task.answer == ("intent_logits", "topics_logits", "mood_logits", "slots_logits")
     assert task.compared == tuple((name,) for name in task.outputs)
-    assert (task.level, task.auto_class, task.single_only) == (Level.TOKEN, "AutoModelForTokenClassification", True)
     texts = several_task({"a": "text-classification", "b": "regression"})
-    assert (texts.level, texts.auto_class, texts.single_only) == (
-        Level.TEXT,
-        "AutoModelForSequenceClassification",
-        False,
-    )
+    assert [(t.level, t.auto_class, t.single_only) for t in (task, texts)] == [
+        (Level.TOKEN, "AutoModelForTokenClassification", True),
+        (Level.TEXT, "AutoModelForSequenceClassification", False),
+    ]
     assert TaskName.SEVERAL not in TASKS
     assert several_task(dict(sorted(HEADS.items())), LABELS) == task, "labels decide the order of the heads"
 

@@ -62,53 +62,33 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other_token(prepared: A
         find_words(tokenizer.encode([TEXT])[0])
 
 
-def test_a_label_outside_of_the_set_is_refused(tokenizer: TextTokenizer) -> None:
+def test_an_unknown_label_is_refused_and_offsets_count_code_points(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InputError, match="a.jsonl:1: span label 'pers' is not in the label set; did you mean 'per'"):
         HEAD.prepare(make_rows(("bob", (Span(0, 3, "pers"),))), tokenizer, "a.jsonl")
+    made = HEAD.prepare(make_rows(("naïve 👍 bob", (Span(8, 11, "per"),))), tokenizer, "")
+    [answer] = HEAD.answers(outputs(made), made)
+    assert [s.text for s in answer.spans] == ["bob"]
 
 
 # Scores
 
 
-def test_chance_is_the_commonest_label_at_every_word(prepared: Any) -> None:
+def test_spans_are_scored_at_first_tokens_and_one_wrong_end_is_wrong_twice(prepared: Any) -> None:
     score = score_outputs(HEAD, prepared, outputs(prepared))
     assert (score.metric, score.value, score.rows, score.finite) == ("span_f1", 1.0, 3, True)
     assert score.others == {"precision": 1.0, "recall": 1.0}
     # every word a "per": right are Zoe and Bob and bob, of 11 words and 4 spans
     assert score.chance == pytest.approx(2 * 3 / (11 + 4))
-
-
-def test_what_is_between_the_first_tokens_and_how_sure_the_model_is_does_not_matter(prepared: Any) -> None:
     noisy = outputs(prepared, size=0.01)
     for encoded, matrix in zip(prepared.encoded, noisy, strict=True):
         rest = np.setdiff1d(np.arange(len(encoded)), find_words(encoded)[0])
         matrix[rest] = 99.0 * np.eye(5, dtype=np.float32)[rest % 5]
     assert score_outputs(HEAD, prepared, noisy).value == 1.0
-
-
-def test_a_span_with_one_wrong_end_is_wrong_twice(prepared: Any) -> None:
     score = score_outputs(HEAD, prepared, outputs(prepared, [[*WANTED[0][:6], "O", "O"], *WANTED[1:]]))
     assert (score.value, score.others) == (pytest.approx(3 / 4), {"precision": 3 / 4, "recall": 3 / 4})
     nothing = score_outputs(HEAD, prepared, outputs(prepared, [["O"] * 8, ["O"] * 2, ["O"]]))
     assert (nothing.value, nothing.finite) == (0.0, True)
-
-
-def test_a_token_that_is_not_finite_spoils_the_score(prepared: Any) -> None:
     check_not_finite_spoils(HEAD, prepared, outputs(prepared), [(1, 0, 4), (0, -1, 0)])
-
-
-def test_a_text_that_was_cut_misses_what_was_behind(folder: Path) -> None:
-    text = f"bob {'good ' * 12}bob"
-    rows = make_rows((text, (Span(0, 3, "per"), Span(len(text) - 3, len(text), "per"))))
-    whole, short = (HEAD.prepare(rows, TextTokenizer(folder, n), "a.jsonl") for n in (32, 8))
-    assert score_outputs(HEAD, whole, outputs(whole)).value == 1.0
-    assert score_outputs(HEAD, short, outputs(short)).others == {"precision": 1.0, "recall": 0.5}
-    # the same where a file of a smaller length reads rows that were tokenized for a longer one
-    shorter = whole.within(8)
-    assert [e.truncated for e in shorter.encoded] == [True]
-    tokens = outputs(whole)[0]
-    score = score_outputs(HEAD, shorter, [tokens[np.r_[0:7, len(tokens) - 1]]])
-    assert score.others == {"precision": 1.0, "recall": 0.5}
 
 
 @settings(max_examples=25)
@@ -128,6 +108,20 @@ def test_rows_and_tags_in_another_order_score_the_same(
     assert second.others == pytest.approx(first.others)
 
 
+def test_a_text_that_was_cut_misses_what_was_behind(folder: Path) -> None:
+    text = f"bob {'good ' * 12}bob"
+    rows = make_rows((text, (Span(0, 3, "per"), Span(len(text) - 3, len(text), "per"))))
+    whole, short = (HEAD.prepare(rows, TextTokenizer(folder, n), "a.jsonl") for n in (32, 8))
+    assert score_outputs(HEAD, whole, outputs(whole)).value == 1.0
+    assert score_outputs(HEAD, short, outputs(short)).others == {"precision": 1.0, "recall": 0.5}
+    # the same where a file of a smaller length reads rows that were tokenized for a longer one
+    shorter = whole.within(8)
+    assert [e.truncated for e in shorter.encoded] == [True]
+    tokens = outputs(whole)[0]
+    score = score_outputs(HEAD, shorter, [tokens[np.r_[0:7, len(tokens) - 1]]])
+    assert score.others == {"precision": 1.0, "recall": 0.5}
+
+
 # Answers
 
 
@@ -144,12 +138,6 @@ def test_answers_name_the_characters(prepared: Any) -> None:
     chosen = logits[0][[find_words(prepared.encoded[0])[0][i] for i in (5, 6)]].astype(np.float64)
     shares = (np.exp(chosen) / np.exp(chosen).sum(-1, keepdims=True)).max(-1)
     assert first.spans[2].score == pytest.approx(shares.mean())
-
-
-def test_offsets_count_code_points(tokenizer: TextTokenizer) -> None:
-    made = HEAD.prepare(make_rows(("naïve 👍 bob", (Span(8, 11, "per"),))), tokenizer, "")
-    [answer] = HEAD.answers(outputs(made), made)
-    assert [s.text for s in answer.spans] == ["bob"]
 
 
 # Sets of tags without prefixes
@@ -181,10 +169,3 @@ def test_neighbours_of_one_tag(tokenizer: TextTokenizer, names: tuple[str, ...],
     [answer] = head.answers(outputs(made, head=head), made)
     assert [(s.start, s.end) for s in answer.spans] == spans
     assert score_outputs(head, made, outputs(made, head=head)).value == 1.0
-
-
-def test_words_that_were_cut_off_are_missed_one_by_one(folder: Path) -> None:
-    text = "good day " * 6
-    head = make_head(TASK, Labels(("O", "x")))
-    short = head.prepare(make_rows((text, (Span(0, len(text) - 1, "x"),))), TextTokenizer(folder, 8), "a.jsonl")
-    assert score_outputs(head, short, outputs(short, head=head)).others == {"precision": 1.0, "recall": 6 / 12}

@@ -43,6 +43,8 @@ def test_a_launcher_says_which_process_this_is(launched: dict[str, str], monkeyp
     assert current_process().main
     with processes.direct_processes():
         processes.order_training("student", "abc")  # nobody to call
+    monkeypatch.delenv("RANK")
+    assert exchange("plan") == ["plan"]
 
 
 def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
@@ -73,10 +75,6 @@ def test_every_process_gets_the_texts_of_all(launched: dict[str, str]) -> None:
     with pytest.raises(SystemExit) as ended:
         _Channel(LaunchedProcess(1, 3)).exchange("one is missing")
     assert ended.value.code == 2
-
-
-def test_without_a_launcher_a_process_has_its_own_text_only() -> None:
-    assert exchange("plan") == ["plan"]
 
 
 STUCK = """

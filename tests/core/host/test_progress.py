@@ -84,39 +84,14 @@ def test_long_parts_are_named_with_their_stage_and_what_remains(
             assert re.search(r"  gates: b, 2 of 3, about \d s left: gate padding\n", shown)
             with progress.expect_end(250):
                 assert "; about 4 minutes left in all\n" in wait_for(capsys, "left in all")
-    capsys.readouterr()
-    time.sleep(0.05)
-    assert capsys.readouterr().err == "", "nothing is said after the work"
-
-
-def test_parts_that_an_error_ends_are_not_reported_any_longer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
-    error = None
-    try:
-        for _ in progress.report_parts("gates", {"a": 1}):
-            raise ValueError
-    except ValueError as raised:
-        error = raised
-    capsys.readouterr()
-    time.sleep(0.05)
-    assert capsys.readouterr().err == ""
-    assert error is not None
-
-
-def test_waiting_tells_that_work_goes_on_and_ends_with_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
     with progress.report_waiting("model.onnx"):
-        deadline = time.monotonic() + 10
-        while "model.onnx: at work for" not in (told := capsys.readouterr().err) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert "model.onnx: at work for 0 s" in told
+        assert "model.onnx: at work for 0 s" in wait_for(capsys, "model.onnx: at work for")
+    with pytest.raises(ValueError, match="broken"):
+        for _ in progress.report_parts("gates", {"a": 1}):
+            raise ValueError("broken")
     capsys.readouterr()
     time.sleep(0.05)
-    assert capsys.readouterr().err == "", "nothing is said after the work"
+    assert capsys.readouterr().err == "", "nothing is said after the work, nor after an error"
 
 
 def test_progress_is_shown_while_a_library_is_silenced_and_names_its_stage(

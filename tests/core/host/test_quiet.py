@@ -95,7 +95,7 @@ def test_what_was_printed_goes_into_the_notes_of_an_error(capfd: pytest.CaptureF
     assert tuple(capfd.readouterr()) == ("", "")
 
 
-def test_it_can_be_nested(capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_can_be_nested_and_a_log_handler_made_inside_works_outside(capfd: pytest.CaptureFixture[str]) -> None:
     with silence_output():
         with silence_output():
             os.write(1, b"inner\n")
@@ -103,9 +103,6 @@ def test_it_can_be_nested(capfd: pytest.CaptureFixture[str]) -> None:
         os.write(2, b"middle\n")
     os.write(1, b"after\n")
     assert tuple(capfd.readouterr()) == ("after\n", "")
-
-
-def test_a_log_handler_made_inside_works_outside(capfd: pytest.CaptureFixture[str]) -> None:
     # absl makes one when it is imported, with sys.stderr as it is then
     with silence_output():
         handler = logging.StreamHandler()

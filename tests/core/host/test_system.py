@@ -36,11 +36,14 @@ def port() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-def test_nobody_answers(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_answers_and_the_line_to_write_instead(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     assert "cannot be reached" in check_hub("models", "org/model")
     monkeypatch.setenv("HF_ENDPOINT", "http://no-such-host.invalid")
     assert "no-such-host.invalid cannot be reached" in check_hub("models", "org/model")
+    with pytest.raises(InputError) as caught:
+        read_examples(DataSource(dataset="org/rows", split="train", text="sentence", label="intent"))
+    assert "{path: rows.csv, text: sentence, label: intent}" in str(caught.value)
 
 
 def test_somebody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +61,6 @@ def test_a_copy_in_the_cache_is_used(port: int, tmp_path: Path, monkeypatch: pyt
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
-def test_the_line_to_write_instead(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(InputError) as caught:
-        read_examples(DataSource(dataset="org/rows", split="train", text="sentence", label="intent"))
-    assert "{path: rows.csv, text: sentence, label: intent}" in str(caught.value)
-
-
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No HOME, and a user that the database does not know, as containers have them."""
@@ -78,30 +74,22 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwnam", unknown)
 
 
-def test_no_home_folder(homeless: None) -> None:
+def test_without_a_home_folder_paths_are_refused_and_nothing_is_remembered(
+    homeless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert home_folder() is None
     for name in ("~", "~/model", "~nobody/model"):
         with pytest.raises(InputError, match="Write the path without '~'"):
             expand_home(name, "-m")
     assert expand_home("model", "-m") == Path("model")
-
-
-def test_the_cache_is_where_the_libraries_of_the_hub_have_it(
-    homeless: None, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    monkeypatch.delenv("HF_HOME")
-    assert "the cache has no copy" in check_hub("models", "org/model")
-    monkeypatch.setattr(network.sys, "modules", {})
-    (tmp_path / "huggingface/hub/models--org--model").mkdir(parents=True)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert check_hub("models", "org/model") == ""
+    assert result_cache_file("selftest", "k") is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert result_cache_file("selftest", "k") == Path("/caches/pocketbert/selftest/k.json")
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "hub"),
     [
-        ("HF_HOME", "~/hf", "hf/hub"),
         ("HF_HOME", "$HOME/hf", "hf/hub"),
         ("HF_HUB_CACHE", "~/copies", "copies"),
         ("HUGGINGFACE_HUB_CACHE", "~/older", "older"),
@@ -119,12 +107,6 @@ def test_variables_of_the_hub_are_expanded_as_its_libraries_do(
     assert "the cache has no copy" in check_hub("models", "org/model")
     (tmp_path / hub / "models--org--model").mkdir(parents=True)
     assert check_hub("models", "org/model") == ""
-
-
-def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert result_cache_file("selftest", "k") is None
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert result_cache_file("selftest", "k") == Path("/caches/pocketbert/selftest/k.json")
 
 
 def test_versions_are_found_without_importing() -> None:

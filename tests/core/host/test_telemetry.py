@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,10 +43,9 @@ def test_an_engine_that_was_imported_before_is_told_by_its_own_function(
     switch_off_telemetry({})  # an engine without that function
 
 
-@pytest.mark.parametrize("module", ["pocketbert", "pocketbert.runtime.onnx"])
-def test_importing_any_part_sets_the_variables_for_child_processes_too(module: str) -> None:
+def test_importing_any_part_sets_the_variables_for_child_processes_too() -> None:
     inner = "import os, json; print(json.dumps(dict(os.environ)))"
-    code = f"import {module}, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {inner!r}], text=True))"
+    code = f"import pocketbert, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {inner!r}], text=True))"
     own = {n: v for n, v in os.environ.items() if n not in {*TELEMETRY_SWITCHES, "MKL_CBWR"}}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
     inherited = json.loads(done.stdout)
@@ -65,69 +63,39 @@ def test_openvino_finds_no_reporter_and_others_find_it_again(before: object, mon
     assert sys.modules.get(_OPENVINO_REPORTER, "absent") == before
 
 
-# no file of the repository that imports such a library forgets it
+IMPORT = r"^ *(?:from|import) (?:{0})\b|(?:import_module|__import__)\(.(?:{0})\b"
 
 
-def read_scripts() -> Iterator[tuple[str, Path, list[str]]]:
-    """Every Python file but the tests, which conftest.py has imported PocketBERT for: its name, path and lines."""
+@pytest.mark.parametrize(
+    ("libraries", "switch", "seen"),
+    [
+        # a script that imports PocketBERT, or a neighbour that does, is served by it
+        (
+            "onnxruntime|optimum|sentence_transformers",
+            rf"^ *(?:from|import) (?:pocketbert|{{neighbours}})\b|['\"]{VARIABLE}['\"]",
+            "lab/peers/engine/worker.py",
+        ),
+        ("openvino|nncf", rf"block_openvino_telemetry\(\)|['\"]{_OPENVINO_REPORTER}['\"]", "runtime/openvino.py"),
+    ],
+)
+def test_no_file_that_imports_a_library_with_a_reporter_forgets_it(libraries: str, switch: str, seen: str) -> None:
+    uses, found = re.compile(IMPORT.format(libraries), re.M), list[str]()
     for top in ("src", *WINGS, "scripts", "lab", "examples", "tests"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            if not path.name.startswith(("test_", "conftest")):
-                yield path.relative_to(ROOT).as_posix(), path, path.read_text("utf-8").splitlines()
-
-
-def is_installed(path: Path) -> bool:
-    """Whether importing the file imports `pocketbert` first."""
-    parts = path.relative_to(ROOT).parts
-    return parts[0] in ("src", *WINGS) and path.name != "on_mac.py"
-
-
-def importing(*modules: str) -> re.Pattern[str]:
-    names = "|".join(modules)
-    return re.compile(rf"\s*(from|import) ({names})\b|.*(import_module|__import__)\(.({names})\b")
-
-
-def first_line(lines: list[str], pattern: re.Pattern[str]) -> float:
-    return next((i for i, line in enumerate(lines) if pattern.match(line)), float("inf"))
-
-
-def neighbours(path: Path) -> list[str]:
-    """Modules next to a script that import PocketBERT, or set the variable, when they are imported."""
-    at_once = re.compile(rf"^(from|import) pocketbert\b|^os.environ\[.{VARIABLE}", re.M)
-    return [p.stem for p in path.parent.glob("*.py") if p != path and at_once.search(p.read_text("utf-8"))]
-
-
-def test_who_imports_onnx_runtime_without_pocketbert_switches_it_off_before() -> None:
-    uses, seen = importing("onnxruntime", "optimum", "sentence_transformers"), []
-    for name, path, lines in read_scripts():
-        if is_installed(path) or first_line(lines, uses) == float("inf"):
-            continue
-        seen.append(name)
-        switch = min(
-            first_line(lines, importing("pocketbert", *neighbours(path))),
-            first_line(lines, re.compile(rf".*['\"]{VARIABLE}['\"]")),
-        )
-        assert switch < first_line(lines, uses), name
-    assert "lab/peers/engine/worker.py" in seen
-
-
-def test_who_imports_openvino_leaves_its_reporter_out() -> None:
-    uses, seen = importing("openvino", "nncf"), []
-    for name, path, lines in read_scripts():
-        if first_line(lines, uses) == float("inf"):
-            continue
-        seen.append(name)
-        if not is_installed(path):
-            assert first_line(lines, re.compile(f".*['\"]{_OPENVINO_REPORTER}['\"]")) < first_line(lines, uses), name
-            continue
-        for number, line in enumerate(lines):
-            if uses.match(line):  # within the block, which is indented less
-                depth = len(line) - len(line.lstrip())
-                outer = [
-                    above for above in lines[:number] if above.strip() and len(above) - len(above.lstrip()) < depth
-                ]
-                assert "block_openvino_telemetry()" in outer[-1], f"{name}:{number + 1}"
-    assert {"runtime/openvino.py", "lab/peers/engine/builder.py"} <= set(seen)
+        for path in (ROOT / top).rglob("*.py"):
+            name, text = path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
+            is_served = "{neighbours}" in switch and top in ("src", *WINGS) and path.name != "on_mac.py"
+            first = uses.search(text)
+            if is_served or path.name.startswith(("test_", "conftest")) or not first:
+                continue
+            found.append(name)
+            neighbours = "|".join(
+                p.stem
+                for p in path.parent.glob("*.py")
+                if re.search(rf"^(?:from|import) pocketbert\b|^os.environ\[.{VARIABLE}", p.read_text("utf-8"), re.M)
+            )
+            off = re.search(switch.replace("{neighbours}", neighbours or "none"), text, re.M)
+            assert off and off.start() < first.start(), name
+    assert seen in found
 
 
 def test_code_in_other_languages_and_in_the_documentation_switches_it_off_before() -> None:

@@ -20,27 +20,18 @@ ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 LONG = st.builds(lambda text, times: text * times, ANY, st.sampled_from([1, 7, 300, 5000]))
 
 
-def test_one_problem_and_several() -> None:
+def test_problems_are_listed_wrapped_and_cut_with_a_count() -> None:
     assert format_error(["a: wrong."]) == "Error: a: wrong."
     assert format_error(["a: wrong.", "b: wrong."]) == "2 problems:\n  a: wrong.\n  b: wrong."
     assert format_error([""]) == "Error: unknown, without a message"
-
-
-def test_what_does_not_fit_goes_on_in_the_next_line() -> None:
     words = " ".join(f"word{i}" for i in range(60))
     lines = format_error([words]).splitlines()
     assert len(lines) == 3
     assert " ".join(line.strip() for line in lines) == f"Error: {words}"
     assert all(line.startswith("  ") for line in lines[1:])
-
-
-def test_long_values_keep_the_fix() -> None:
     text = format_error([f"label '{'x' * 150_000}' is wrong. Fix: Correct the row."])
     assert text.endswith("Fix: Correct the row.")
     assert "characters left out" in text
-
-
-def test_long_lists_are_cut_with_a_count() -> None:
     lines = format_error([f"row {i}: wrong." for i in range(3000)]).splitlines()
     assert lines[0] == "3000 problems:"
     assert lines[-2:] == ["  and 2,962 more.", "  row 2999: wrong."]  # the last one may count what was not listed

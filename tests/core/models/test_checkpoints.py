@@ -74,13 +74,25 @@ def logits(model: Any, folder: ModelFolder) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", GRAPHS)
-def test_a_saved_model_answers_the_same(family: str, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    source = open_model_folder(str(tiny_model(family, 2)))
+def test_a_model_of_every_family_is_saved_and_given_other_heads(
+    family: str, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    source, five = open_model_folder(str(tiny_model(family, 2))), Labels(("a", "b", "c", "d", "e"))
     model = load_model(source, TASK)
     save_model(model, source, Labels(("negative", "neutral", "positive")), 32, tmp_path)
     again = open_model_folder(str(tmp_path))
     assert torch.equal(logits(load_model(again, TASK), again), logits(model, source))
     assert not model.training
+    other = load_model(source, TASK, five, new_head=True)
+    assert (logits(other, source).shape, other.config.id2label) == ((6, 5), five.id2label)
+    assert logits(load_model(source, TASK, five), source).shape == (6, 3), "a head is replaced only when asked"
+    # weights that were saved from the bare encoder
+    prefix, whole = f"{model.base_model_prefix}.", model.state_dict()
+    bare = rewrite(tmp_path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)})
+    with pytest.raises(InputError, match="no trained head"):
+        load_model(bare, TASK)
+    made = load_model(bare, TASK, Labels(("a", "b", "c")), new_head=True).state_dict()
+    assert [k for k, v in whole.items() if k.startswith(prefix) and not torch.equal(v, made[k])] == []
 
 
 def test_transformers_reads_what_is_saved(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
@@ -105,10 +117,11 @@ def test_transformers_reads_what_is_saved(tiny_model: Callable[..., Path], tmp_p
 
 
 @pytest.mark.parametrize("family", GRAPHS)
-def test_every_weight_of_a_saved_encoder_comes_back(
+def test_a_pretrained_checkpoint_of_every_family_is_read_and_saved_with_every_weight(
     family: str, tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    source = open_model_folder(str(tiny_model(family, 2)))
+    auto = "AutoModelForMaskedLM" if family in GUESSING else "AutoModel"
+    source = open_model_folder(str(tiny_model(family, 2, auto_class=auto)))
     model = load_model(source, ENCODER)
     with torch.no_grad():
         for value in model.parameters():
@@ -116,6 +129,7 @@ def test_every_weight_of_a_saved_encoder_comes_back(
     save_model(model, source, Labels(()), 32, tmp_path)
     again = load_model(open_model_folder(str(tmp_path)), ENCODER).state_dict()
     assert [k for k, v in model.state_dict().items() if not torch.equal(v, again[k])] == []
+    assert load_model(source, TASKS[TaskName.TOKEN_CLASSIFICATION], Labels(("a", "b", "c")), new_head=True)
 
 
 @pytest.mark.parametrize(("family", "task"), WHOLE, ids=str)
@@ -140,33 +154,17 @@ def test_a_whole_checkpoint_is_loaded_as_if_random_numbers_had_been_drawn_before
         assert [name for name in left if not torch.equal(left[name], right[name])] == []
 
 
-@pytest.mark.parametrize("family", GRAPHS)
-def test_a_pretrained_checkpoint_of_every_family_is_read(family: str, tiny_model: Callable[..., Path]) -> None:
-    auto = "AutoModelForMaskedLM" if family in GUESSING else "AutoModel"
-    made = open_model_folder(str(tiny_model(family, 2, auto_class=auto)))
-    assert load_model(made, ENCODER)
-    for name in (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION):
-        assert load_model(made, TASKS[name], Labels(("a", "b", "c")), new_head=True)
-
-
-def test_a_missing_torch_is_named_with_its_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "version_of", lambda _: None)
-    with pytest.raises(MissingBackendError, match=r"torch is not installed.*pip install 'pocketbert\[train"):
-        load_model(open_model_folder(str(folder)), TASK)
-
-
 def random_numbers() -> tuple[list[float], list[float], float]:
     return torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()
 
 
-@pytest.mark.parametrize("task", [TaskName.TEXT_CLASSIFICATION, TaskName.FEATURE_EXTRACTION, TaskName.FILL_MASK])
+@pytest.mark.parametrize("task", [TaskName.TEXT_CLASSIFICATION, TaskName.FILL_MASK])
 def test_loading_leaves_the_global_random_states_alone(task: TaskName, folder: Path) -> None:
     opened = open_model_folder(str(folder))
-    states: tuple[Any, ...] = (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    states: Any = torch.get_rng_state(), np.random.get_state(), random.getstate()
     wanted = random_numbers()
-    torch.set_rng_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
+    for restore, state in zip((torch.set_rng_state, np.random.set_state, random.setstate), states, strict=True):
+        restore(state)
     load_model(opened, TASKS[task], Labels(("a", "b")), new_head=task is TaskName.FILL_MASK)
     assert random_numbers() == wanted
 
@@ -174,7 +172,9 @@ def test_loading_leaves_the_global_random_states_alone(task: TaskName, folder: P
 # Heads
 
 
-def test_a_missing_head_is_refused_or_made_anew_always_the_same(folder: Path) -> None:
+def test_a_missing_head_is_refused_or_made_anew_always_the_same_and_a_missing_torch_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = rewrite(folder, without("classifier"))
     message = "no trained head for text-classification .*classifier.weight.*Fine-tune it first"
     with pytest.raises(InputError, match=message):
@@ -182,28 +182,9 @@ def test_a_missing_head_is_refused_or_made_anew_always_the_same(folder: Path) ->
     first, second = (load_model(opened, TASK, Labels(("a", "b")), new_head=True) for _ in range(2))
     assert logits(first, opened).shape == (6, 2)
     assert torch.equal(first.classifier.weight, second.classifier.weight)
-
-
-@pytest.mark.parametrize("family", GRAPHS)
-def test_a_head_for_another_label_set_is_replaced_only_when_asked(family: str, tiny_model: Callable[..., Path]) -> None:
-    opened = open_model_folder(str(tiny_model(family, 2)))
-    five = Labels(("a", "b", "c", "d", "e"))
-    model = load_model(opened, TASK, five, new_head=True)
-    assert logits(model, opened).shape == (6, 5)
-    assert model.config.id2label == five.id2label
-    assert logits(load_model(opened, TASK, five), opened).shape == (6, 3)
-
-
-@pytest.mark.parametrize("family", GRAPHS)
-def test_weights_saved_from_the_bare_encoder_fit(family: str, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    path = Path(shutil.copytree(tiny_model(family, 2), tmp_path / family))
-    whole = load_model(open_model_folder(str(path)), TASK)
-    prefix = f"{whole.base_model_prefix}."
-    opened = rewrite(path, lambda s: {k.removeprefix(prefix): v for k, v in s.items() if k.startswith(prefix)})
-    with pytest.raises(InputError, match="no trained head"):
-        load_model(opened, TASK)
-    made = load_model(opened, TASK, Labels(("a", "b", "c")), new_head=True).state_dict()
-    assert [k for k, v in whole.state_dict().items() if k.startswith(prefix) and not torch.equal(v, made[k])] == []
+    monkeypatch.setattr(checkpoints, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"torch is not installed.*pip install 'pocketbert\[train"):
+        load_model(open_model_folder(str(folder)), TASK)
 
 
 @pytest.mark.parametrize("before", ["module.", "_orig_mod.module.", "model."])
@@ -252,21 +233,27 @@ def test_pickled_weights_in_several_parts_are_read(folder: Path) -> None:
 def test_the_task_is_found_by_the_weights_where_no_class_is_named(
     family: str, task: TaskName, tiny_model: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = find_family(family)
-    if task in row.invalid_tasks:
-        pytest.skip(row.invalid_tasks[task])
+    if task in find_family(family).invalid_tasks:
+        pytest.skip(find_family(family).invalid_tasks[task])
     folder = shutil.copytree(tiny_model(family, 2, ("a", "b"), TASKS[task].auto_class), tmp_path / "model")
     edit_json(folder / "config.json", architectures=None)
     assert open_model_folder(str(folder)).task is task
     assert "config.json names no class; its weights have the names of a model ...For" in capsys.readouterr().err
 
 
-def test_a_head_that_the_named_class_leaves_out_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_head_left_out_is_told_tags_show_the_task_and_nothing_is_guessed_where_heads_are_alike(
+    folder: Path, capsys: pytest.CaptureFixture[str], tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     edit_json(folder / "config.json", architectures=["BertModel"])
     assert open_model_folder(str(folder)).task is TaskName.FEATURE_EXTRACTION
     said = capsys.readouterr().err
     assert "config.json names BertModel, but its weights have a head, which is left out" in said
     assert 'delete "architectures" there to export a model ...ForSequenceClassification' in said
+    edit_json(folder / "config.json", architectures=None, id2label=TAGS, label2id=None)
+    assert open_model_folder(str(folder)).task is TaskName.TOKEN_CLASSIFICATION
+    folder = shutil.copytree(tiny_model("modernbert", 2), tmp_path / "alike")
+    edit_json(folder / "config.json", architectures=None)
+    assert open_model_folder(str(folder)).task is None
 
 
 def test_weights_of_another_family_do_not_fit_by_leaving_a_part_out(folder: Path) -> None:
@@ -278,17 +265,6 @@ def test_weights_of_another_family_do_not_fit_by_leaving_a_part_out(folder: Path
 
 
 TAGS = {"0": "O", "1": "B-PER", "2": "I-PER"}
-
-
-def test_an_old_token_classifier_with_a_pooler_is_told_by_its_tags(folder: Path) -> None:
-    edit_json(folder / "config.json", architectures=None, id2label=TAGS, label2id=None)
-    assert open_model_folder(str(folder)).task is TaskName.TOKEN_CLASSIFICATION
-
-
-def test_no_task_is_guessed_where_heads_are_alike(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny_model("modernbert", 2), tmp_path / "model")
-    edit_json(folder / "config.json", architectures=None)
-    assert open_model_folder(str(folder)).task is None
 
 
 def test_a_pooler_may_be_missing_where_it_is_not_read(folder: Path) -> None:
@@ -305,20 +281,6 @@ def test_a_pooler_may_be_missing_where_it_is_not_read(folder: Path) -> None:
 
 
 # Weights
-
-
-def test_keys_of_old_checkpoints_are_renamed(folder: Path) -> None:
-    wanted = load_model(open_model_folder(str(folder)), TASK).state_dict()
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-
-    def rename(name: str) -> str:
-        for new_part, old_part in old.items():
-            name = name.replace(new_part, old_part)
-        return name
-
-    found = load_model(rewrite(folder, lambda s: {rename(k): v for k, v in s.items()}), TASK).state_dict()
-    assert "bert.embeddings.LayerNorm.gamma" in load_file(folder / "model.safetensors")
-    assert all(torch.equal(found[k], wanted[k]) for k in wanted)
 
 
 def test_half_precision_weights_become_fp32_and_those_of_a_distilled_pretraining_are_left_unread(folder: Path) -> None:
@@ -338,7 +300,6 @@ def fill_last_position(state: State) -> State:
 
 WEIGHTS: dict[str, tuple[Callable[[State], State], str]] = {
     "unread in the encoder": (lambda s: s | {"bert.encoder.layer.0.adapter.weight": torch.ones(3)}, "read by no class"),
-    "unread beside it": (lambda s: s | {"second_classifier.weight": torch.ones(3)}, "read by no class of BERT"),
     "a layer more": (lambda s: s | {LAYER.replace("layer.1", "layer.2"): torch.ones(3)}, "the weights have 3"),
     "a weight fewer": (without(LAYER), f"1 weights are missing, e.g. {LAYER}"),
     "another shape": (change_layer(lambda v: v[:10]), r"output.dense.weight \(10, .*\) instead of"),
@@ -346,8 +307,6 @@ WEIGHTS: dict[str, tuple[Callable[[State], State], str]] = {
     "an infinity": (change_layer(lambda v: v.index_fill(0, torch.tensor([0]), torch.inf)), "infinite"),
     "an immense number": (change_layer(lambda v: v.index_fill(0, torch.tensor([0]), 1e30)), "immense"),
     "flags": (change_layer(lambda v: v > 0), "not floating-point numbers: .*bool"),
-    "complex numbers": (change_layer(lambda v: v.to(torch.complex64)), "not floating-point numbers: .*complex64"),
-    "whole numbers": (change_layer(lambda v: v.to(torch.int32)), "not floating-point numbers: .*int32"),
     "eight bits": (change_layer(lambda v: v.to(torch.float8_e4m3fn)), "not floating-point numbers: .*float8"),
 }
 
@@ -393,10 +352,8 @@ def test_a_bin_file_that_runs_code_is_refused(folder: Path, tmp_path: Path, plai
 
 BINS: dict[str, Callable[[State], Any]] = {
     "a list": lambda s: [1, 2],
-    "a number": lambda s: {"a": 3},
     "a tensor": lambda s: torch.zeros(3),
     "sparse": change_layer(lambda v: v.to_sparse()),
-    "quantized": change_layer(lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.qint8)),
     "meta": change_layer(lambda v: v.to("meta")),
     "one number for all": change_layer(lambda v: torch.zeros(1).expand(v.shape)),
 }
@@ -426,8 +383,8 @@ def test_bin_files_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_fifo_is_never_waited_for(name: str, folder: Path) -> None:
-    (folder / name).unlink()
-    (folder / "vocab.txt").unlink()
+    for file in (name, "vocab.txt"):
+        (folder / file).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(InputError):
         _ = open_model_folder(str(folder)).weight_files
@@ -459,20 +416,14 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a number of 40 digits": ({"hidden_size": 10**40}, "more than 30 digits"),
     "an immense vocabulary": ({"vocab_size": 10**9}, "vocab_size"),
     "no number": ({"vocab_size": "x"}, "vocab_size is 'x'"),
-    "a list": ({"vocab_size": [1]}, r"vocab_size is \[1\]"),
     "a flag": ({"num_attention_heads": True}, "num_attention_heads is True"),
     "a fraction": ({"hidden_size": 32.0}, "hidden_size is 32.0"),
     "negative positions": ({"max_position_embeddings": -1}, "max_position_embeddings"),
     "an infinity": ({"initializer_range": float("inf")}, "not a finite number"),
-    "a NaN in a list": ({"news": [{"a": [float("nan")]}]}, "not a finite number"),
     "a share above 1": ({"hidden_dropout_prob": 7}, "hidden_dropout_prob is 7"),
     "an immense epsilon": ({"layer_norm_eps": 1e300}, "layer_norm_eps"),
-    "no epsilon": ({"layer_norm_eps": 0}, "layer_norm_eps"),
     "a negative pad": ({"pad_token_id": -1}, "pad_token_id is -1"),
-    "a pad beyond the table": ({"pad_token_id": 2**63}, "pad_token_id"),
-    "a pad in a list": ({"pad_token_id": [0]}, "pad_token_id"),
     "one layer fewer": ({"num_hidden_layers": 1}, "says 1 layers, the weights have 2"),
-    "one layer more": ({"num_hidden_layers": 3}, "says 3 layers, the weights have 2"),
     "a decoder": ({"is_decoder": True}, "is_decoder"),
     "other positions": ({"position_embedding_type": "relative_key"}, "only 'absolute' is computed"),
     "quantized": ({"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -481,7 +432,6 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "keys with a gap": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "not the numbers 0 to 2"),
     "keys that are no numbers": ({"id2label": {"a": "b"}}, "keys that are not numbers"),
     "an empty name": ({"id2label": {"0": "", "1": "b", "2": "c"}}, "empty or not text"),
-    "a name that is a list": ({"id2label": {"0": [], "1": "b", "2": "c"}}, "empty or not text"),
     "one name twice": ({"id2label": {"0": "a", "1": "a", "2": "c"}}, "one name for two labels"),
     "half a surrogate pair": ({"id2label": {"0": "\ud800", "1": "b", "2": "c"}}, "not Unicode"),
     "labels in a list": ({"id2label": ["a", "b", "c"]}, "names by number"),
@@ -502,11 +452,9 @@ def test_configurations_that_are_refused(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"chunk_size_feed_forward": 3},
-        {"output_hidden_states": True, "output_attentions": True},
-        {"return_dict": False, "torchscript": True},
+        {"chunk_size_feed_forward": 3, "output_hidden_states": True, "output_attentions": True},
+        {"return_dict": False, "torchscript": True, "dtype": "float16"},
         {"_attn_implementation": "flash_attention_2", "attn_implementation": "flash_attention_2"},
-        {"dtype": "float16"},
         {"to_json_file": "x", "attribute_map": {"hidden_size": "vocab_size"}, "auto_map": 5},
     ],
     ids=lambda v: next(iter(v)),

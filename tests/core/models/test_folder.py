@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def configure(folder: Path, **values: Any) -> ModelFolder:
     return open_model_folder(str(folder))
 
 
-def test_a_folder_is_described(folder: Path) -> None:
+def test_a_folder_is_described_and_opened_beside_modules_that_cannot_be_read(folder: Path) -> None:
     made = open_model_folder(str(folder))
     assert made.family.name == "roberta"
     assert made.labels == ["b", "a", "c"]
@@ -78,9 +77,11 @@ def test_a_folder_is_described(folder: Path) -> None:
     assert made.positions == 512
     assert [p.name for p in made.weight_files] == ["model.safetensors"]
     assert len(made.sha256) == 64
+    (folder / "modules.json").write_text("[")
+    assert open_model_folder(str(folder)).path == folder
 
 
-PLAIN = {"0": "LABEL_0", "1": "LABEL_1"}
+PLAIN, THREE = {"0": "LABEL_0", "1": "LABEL_1"}, ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +91,7 @@ PLAIN = {"0": "LABEL_0", "1": "LABEL_1"}
         ({"id2label": PLAIN}, ["LABEL_0", "LABEL_1"]),
         ({"id2label": PLAIN, "architectures": ["RobertaForMaskedLM"]}, None),
         ({"id2label": None}, ["LABEL_0", "LABEL_1"]),
-        (
-            {"id2label": None, "num_labels": 3, "architectures": ["BertForTokenClassification"]},
-            ["LABEL_0", "LABEL_1", "LABEL_2"],
-        ),
+        ({"id2label": None, "num_labels": 3, "architectures": ["BertForTokenClassification"]}, THREE),
     ],
 )
 def test_labels_are_those_of_transformers(folder: Path, changes: dict[str, Any], labels: list[str] | None) -> None:
@@ -141,10 +139,7 @@ def test_an_activation_that_no_answer_has_is_refused(folder: Path) -> None:
     [
         (None, "no config.json"),
         ([], "has no model_type"),
-        ({}, "has no model_type"),
-        ("x", "has no model_type"),
         ({**CONFIG, "model_type": "gpt2"}, "config.json: model_type 'gpt2' is not in the family table"),
-        ({**CONFIG, "id2label": {"a": "b"}}, "id2label"),
     ],
 )
 def test_configurations_that_are_refused(folder: Path, config: Any, message: str) -> None:
@@ -199,11 +194,7 @@ def test_folders_below_that_hold_the_model_are_named(place: str, folder: Path, t
     ("name", "content", "said"),
     [
         ("bert_config.json", "{}", "belongs to a checkpoint of TensorFlow 1. Fix: Convert it"),
-        (
-            "modules.json",
-            '[{"type": "models.StaticEmbedding"}]',
-            "the modules StaticEmbedding; served: Transformer, Pooling",
-        ),
+        ("modules.json", '[{"type": "models.StaticEmbedding"}]', "StaticEmbedding; served: Transformer, Pooling"),
     ],
 )
 def test_folders_without_a_configuration_are_refused_by_what_they_hold(
@@ -222,16 +213,21 @@ def test_a_configuration_without_model_type_is_refused_with_what_its_weights_are
         open_model_folder(str(folder))
 
 
-def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: Path) -> None:
-    folder = write_sentence_model(tmp_path / "model", {"query": "q "}, pooling="cls")
-    (folder / "0_Transformer").mkdir()
+def move_encoder(folder: Path, name: str, *more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Move the encoder of a sentence model into a folder of its own; return the modules, `more` behind the listed ones."""
+    (folder / name).mkdir()
     for file in [f for f in folder.iterdir() if f.is_file()]:
         if file.name not in ("modules.json", "config_sentence_transformers.json"):
-            file.rename(folder / "0_Transformer" / file.name)
-    modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(
-        json.dumps([modules[0] | {"path": "0_Transformer"}, *modules[1:], {"type": "models.Normalize"}])
-    )
+            file.rename(folder / name / file.name)
+    first, *others = json.loads((folder / "modules.json").read_text())
+    modules = [first | {"path": name}, *others, *more]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return modules
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: Path) -> None:
+    folder = write_sentence_model(tmp_path / "model", {"query": "q "}, pooling="cls")
+    modules = move_encoder(folder, "0_Transformer", {"type": "models.Normalize"})
     before = sorted(folder.rglob("*"))
     opened = open_model_folder(str(folder))
     assert (opened.task, opened.title, opened.tokenizer_length) == ("feature-extraction", str(folder), 40)
@@ -249,29 +245,17 @@ def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: 
 
 def test_errors_behind_the_opening_name_the_folder_of_the_user(tmp_path: Path) -> None:
     folder = write_sentence_model(tmp_path / "model", {})
-    inner = folder / "0_Transformer"
-    inner.mkdir()
-    for file in [f for f in folder.iterdir() if f.is_file() and f.name != "modules.json"]:
-        file.rename(inner / file.name)
-    modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": inner.name}, *modules[1:]]))
-    edit_json(inner / "config.json", intermediate_size=7)
+    move_encoder(folder, "inner")
+    edit_json(folder / "inner/config.json", intermediate_size=7)
     opened = open_model_folder(str(folder))
-    assert str(folder) not in str(opened.path)
     with pytest.raises(InputError) as narrow:
         load_model(opened, TASKS[TaskName.FEATURE_EXTRACTION])
-    (inner / "tokenizer.json").write_text("[")
+    (folder / "inner/tokenizer.json").write_text("[")
     with pytest.raises(InputError) as broken:
         TextTokenizer(open_model_folder(str(folder)).tokenizer_folder, 16)
     for caught in (narrow, broken):
         assert str(folder) in str(caught.value)
-        assert str(opened.path) not in str(caught.value)
         assert all(str(opened.path) not in p.where + p.what + p.fix for p in caught.value.problems)
-
-
-def test_a_model_is_opened_beside_modules_that_cannot_be_read(folder: Path) -> None:
-    (folder / "modules.json").write_text("[")
-    assert open_model_folder(str(folder)).path == folder
 
 
 @pytest.mark.parametrize(
@@ -322,11 +306,9 @@ def test_weights_in_several_parts(folder: Path) -> None:
     [
         ({}, "has no weight_map"),
         ({"weight_map": []}, "has no weight_map"),
-        ({"weight_map": {}}, "has no weight_map"),
         ({"weight_map": {"a": "../model-1.safetensors"}}, "no file of this folder"),
         ({"weight_map": {"a": "/etc/passwd"}}, "no file of this folder"),
         ({"weight_map": {"a": "pytorch_model.bin"}}, "no file of this folder"),
-        ({"weight_map": {"a": 1}}, "no file of this folder"),
         ({"weight_map": {"a": "model-9.safetensors"}}, "1 of 1 parts are missing: model-9.safetensors"),
         ({"weight_map": {"a": "model-1.safetensors"}}, "1 weights are not in the part"),
     ],
@@ -340,11 +322,15 @@ def test_an_index_that_does_not_fit_its_parts_is_refused(folder: Path, change: d
     assert list_weight_names(folder) == []
 
 
-def test_a_whole_bin_file_is_taken_beside_parts_that_were_not_all_copied(folder: Path) -> None:
+def test_a_whole_bin_file_is_taken_beside_lost_parts_and_parts_that_overlap_are_refused(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
     (folder / "model-2.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"x")
     assert [path.name for path in open_model_folder(str(folder)).weight_files] == ["pytorch_model.bin"]
+    (folder / "pytorch_model.bin").unlink()
+    shutil.copyfile(folder / "model-1.safetensors", folder / "model-2.safetensors")
+    with pytest.raises(InputError, match=r"is in two parts, model-1.safetensors and model-2.safetensors"):
+        _ = open_model_folder(str(folder)).weight_files
 
 
 @pytest.mark.parametrize("shape", [None, 5, ["a"], [-1], [1.5], [True], [10**400], [1 << 50]], ids=str)
@@ -353,13 +339,6 @@ def test_a_header_with_odd_shapes_is_refused(folder: Path, shape: Any) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(InputError, match="broken safetensors header"):
         _ = open_model_folder(str(folder)).fp32_bytes
-
-
-def test_parts_that_overlap_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
-    shutil.copyfile(folder / "model-1.safetensors", folder / "model-2.safetensors")
-    with pytest.raises(InputError, match=r"is in two parts, model-1.safetensors and model-2.safetensors"):
-        _ = open_model_folder(str(folder)).weight_files
 
 
 @settings(max_examples=25)
@@ -382,14 +361,11 @@ def test_a_whole_weight_file_passes_and_a_cut_or_longer_one_does_not(
     "raw",
     [
         b"",
-        b"abc",
         b"<!DOCTYPE html>" * 9,
         struct.pack("<Q", 1 << 62) + b"{}",
         struct.pack("<Q", 1000) + b'{"a":1}' + bytes(40),
-        struct.pack("<Q", 4) + b"{{{{",
         struct.pack("<Q", 2) + b"[]",
         struct.pack("<Q", 8) + b'{"a": 1}',
-        struct.pack("<Q", 12) + b'{"a": {"b":1}'[:12],
         struct.pack("<Q", 90_000) + b"[" * 90_000,
     ],
 )
@@ -494,9 +470,7 @@ def test_what_a_card_says_is_read_and_survives_the_run_folder(
     [
         "",
         "# No front matter",
-        "---\nlicense: mit",
         "---\n[1, 2\n---\n",
-        "---\n- a\n---\n",
         "---\nlicense: [[]]\n---\n",
         "---\nlanguage: no\nlicense: {a: b}\ndatasets: 3\n---\n",
         "---\nlicense: " + "x" * 300 + "\n---\n",
@@ -506,9 +480,3 @@ def test_what_a_card_says_is_read_and_survives_the_run_folder(
 )
 def test_a_card_that_says_nothing_useful_is_no_error(text: str, folder: Path) -> None:
     assert read_card(folder, text) == ModelCard()
-
-
-def test_a_folder_of_transformers_passes(tiny_model: Callable[..., Path]) -> None:
-    made = open_model_folder(str(tiny_model("bert", 2)))
-    assert all(path.is_file() for path in made.weight_files)
-    assert made.card == ModelCard()

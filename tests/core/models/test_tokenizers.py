@@ -119,10 +119,7 @@ def test_a_longest_input_of_sentence_transformers_counts_for_vectors_only(tmp_pa
     opened = open_model_folder(str(folder))
     assert opened.tokenizer_length == 12
     assert replace(opened, used_for=TaskName.TEXT_CLASSIFICATION).tokenizer_length == 48
-
-
-def test_a_tokenizer_is_written_for_each_longest_input(tmp_path: Path) -> None:
-    path = write_sentence_model(tmp_path / "model", max_seq_length=12, do_lower_case=True)
+    path = write_sentence_model(tmp_path / "lower", max_seq_length=12, do_lower_case=True)
     edit_json(path / "tokenizer.json", normalizer=None)  # which is completed in another folder
     opened = open_model_folder(str(path))
     for used_for, length in ((None, 12), (TaskName.TEXT_CLASSIFICATION, 48)):

@@ -67,15 +67,20 @@ def test_inputs_of_a_golden_row_belong_to_its_ids_where_the_folder_has_a_prompt(
     assert len(row["inputs"]["langs"]) == len(row["ids"])
 
 
-def test_a_language_is_that_of_every_token_and_not_of_padding(spoken: TextTokenizer) -> None:
+def test_a_language_is_that_of_every_token_and_not_of_padding_and_unknown_ones_are_refused(
+    spoken: TextTokenizer,
+) -> None:
     rows = spoken.encode([with_columns("good morning", {"language": "fr"}), with_columns("good", {"language": "en"})])
     assert [set(r.extra["langs"].tolist()) for r in rows] == [{2}, {1}]
     batch = spoken.pad(rows, len(rows[0]) + 3)
     assert batch["langs"].shape == batch["input_ids"].shape
     assert (batch["langs"][0] == 2 * batch["attention_mask"][0]).all()
+    assert spoken.reader is not None
+    with pytest.raises(InputError, match="'xx' is no language of the model; allowed: de, en, fr"):
+        spoken.reader.check([with_columns("good", {"language": "xx"})])
 
 
-def test_an_entity_is_at_the_first_token_of_its_mention(linked: TextTokenizer) -> None:
+def test_an_entity_is_at_the_first_token_of_its_mention_in_either_text(linked: TextTokenizer) -> None:
     text = "good morning vietnam"
     [plain] = linked.encode([text], places=True)
     given = [mention(text, "vietnam", id="Q2"), mention(text, "good", name="One")]
@@ -87,9 +92,6 @@ def test_an_entity_is_at_the_first_token_of_its_mention(linked: TextTokenizer) -
     assert ids[ids > 0].tolist() == [1, 2]
     short = truncate_row(row, 4)
     assert short.extra["entity_ids"].tolist() == [0, 1, *[0] * (len(short) - 2)]
-
-
-def test_a_mention_in_the_second_text_is_aligned_there(linked: TextTokenizer) -> None:
     pair = with_columns(("good", "good"), {"entities": [{"start": 0, "end": 4, "id": "Q1", "part": 1}]})
     [row] = linked.encode([pair])
     assert row.places is not None
@@ -130,8 +132,7 @@ def test_texts_without_columns_get_samples_that_depend_on_the_text(linked: TextT
 
 def test_rows_without_a_text_get_samples_too(spoken: TextTokenizer) -> None:
     rows = [Encoded(np.array([0, 5 + n, 1]), np.zeros(3, np.int64), False) for n in range(3)]
-    languages = spoken.pad(rows)["langs"]
-    assert set(languages[:, 0].tolist()) == {0, 1, 2}
+    assert set(spoken.pad(rows)["langs"][:, 0].tolist()) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -157,12 +158,6 @@ def test_mentions_that_cannot_be_read_are_refused(
         linked.reader.check([with_columns("good", columns)])
     good = {"entities": json.dumps([{"start": 0, "end": 2, "name": "One"}])}  # as tables hold it
     linked.reader.check([with_columns("good", good)])
-
-
-def test_an_unknown_language_is_refused(spoken: TextTokenizer) -> None:
-    assert spoken.reader is not None
-    with pytest.raises(InputError, match="'xx' is no language of the model; allowed: de, en, fr"):
-        spoken.reader.check([with_columns("good", {"language": "xx"})])
 
 
 @pytest.mark.parametrize("vector", [None, [1.0], "abc", [1.0, 2.0, float("nan")]])

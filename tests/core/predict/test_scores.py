@@ -45,6 +45,7 @@ def draw_logits(temperature: float, rows: int = 4000, seed: int = 1) -> tuple[np
     return logits, (random.random((rows, 1)) > chances).sum(-1).clip(0, 3)
 
 
+@settings(max_examples=40)
 @given(LOGITS, TEMPERATURES)
 def test_a_temperature_never_changes_the_label(logits: np.ndarray, temperature: float) -> None:
     scaled = apply_temperature(logits, temperature)
@@ -76,7 +77,7 @@ def test_the_likelihood_on_the_rows_of_the_fit_never_gets_worse(seed: int, tempe
     assert loss(logits, gold, fit.temperature) <= loss(logits, gold, 1.0) + 1e-9
 
 
-def test_no_temperature_is_fitted_where_the_rows_do_not_show_one() -> None:
+def test_nothing_is_fitted_where_the_rows_do_not_show_it() -> None:
     logits, gold = draw_logits(2.0, 200)
     broken = logits.copy()
     broken[7, 1] = np.nan
@@ -89,6 +90,10 @@ def test_no_temperature_is_fitted_where_the_rows_do_not_show_one() -> None:
         fit = fit_temperature(rows, labels)
         assert fit.temperature == 1.0
         assert why in fit.why_not
+    sure, right = draw_answers(LEAST_FIT_ROWS)
+    assert fit_threshold(sure[1:], right[1:], 0.8).why_not.startswith("99 held-out rows are too few")
+    sure[3] = np.nan
+    assert fit_threshold(sure, right, 0.8).why_not == "the file answers numbers that are not finite"
 
 
 # The calibration error
@@ -129,6 +134,7 @@ def draw_answers(rows: int, seed: int = 1, shift: float = 0.0) -> tuple[np.ndarr
     return sure, random.random(rows) < sure - shift
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 400), st.integers(0, 400), st.floats(0.001, 0.6))
 def test_the_test_is_the_exact_binomial_one(wrong: int, right: int, risk: float) -> None:
     assert _binomial_tail(wrong, wrong + right, risk) == pytest.approx(binom.cdf(wrong, wrong + right, risk), abs=1e-9)
@@ -145,6 +151,9 @@ def test_the_threshold_by_hand() -> None:
     told = measure_coverage(sure, right, found)
     assert (told.share, told.accuracy) == (0.58, pytest.approx(540 / 580))
     assert found == pytest.approx(sure[420], abs=1e-4)
+    assert measure_coverage(sure[:9], right[:9], 0.6).accuracy is None, "nothing is answered"
+    told = measure_coverage(np.array([0.4, 0.6, 0.6, 0.9]), np.array([True, False, True, True]), 0.6)
+    assert (told.share, told.accuracy) == (0.75, pytest.approx(2 / 3))
 
 
 @pytest.mark.parametrize("accuracy", [0.7, 0.75])
@@ -156,13 +165,6 @@ def test_other_rows_keep_the_accuracy(accuracy: float) -> None:
         # the true accuracy: of a uniform probability, right as often as it says, it is the middle of what is answered
         kept.append((found + 1) / 2 >= accuracy)
     assert np.mean(kept) >= 0.95
-
-
-def test_a_file_that_is_less_often_right_gets_a_higher_threshold() -> None:
-    good, bad = (fit_threshold(*draw_answers(3000, 2, shift), 0.8).value for shift in (0.0, 0.08))
-    assert good is not None
-    assert bad is not None
-    assert bad > good + 0.03
 
 
 def test_where_all_are_right_all_are_answered() -> None:
@@ -187,13 +189,6 @@ def test_an_accuracy_that_no_answers_have_is_refused_with_the_nearest() -> None:
     assert none.why_not.endswith("they show none")
 
 
-def test_no_threshold_is_fitted_on_too_few_rows_or_numbers_that_are_not_finite() -> None:
-    sure, right = draw_answers(LEAST_FIT_ROWS)
-    assert fit_threshold(sure[1:], right[1:], 0.8).why_not.startswith("99 held-out rows are too few")
-    sure[3] = np.nan
-    assert fit_threshold(sure, right, 0.8).why_not == "the file answers numbers that are not finite"
-
-
 def test_what_several_heads_keep_is_that_of_the_heads_that_both_are_scored_for() -> None:
     def join(**values: float | None) -> Score:
         heads = {
@@ -209,10 +204,3 @@ def test_what_several_heads_keep_is_that_of_the_heads_that_both_are_scored_for()
     assert one.share_kept(Score.of(ACCURACY, 1.0, {}, 100, 0.1, True)) == 0.8
     loss = [Score.of(CROSS_ENTROPY, value, {}, 100, 9.0, True) for value in (2.0, 2.5)]
     assert loss[1].share_kept(loss[0]) == 0.8, "lower is better"
-
-
-def test_share_and_accuracy_of_the_answered() -> None:
-    told = measure_coverage(np.array([0.4, 0.6, 0.6, 0.9]), np.array([True, False, True, True]), 0.6)
-    assert (told.share, told.accuracy) == (0.75, pytest.approx(2 / 3))
-    nothing = measure_coverage(np.array([0.4]), np.array([True]), 0.6)
-    assert (nothing.share, nothing.accuracy) == (0, None)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
@@ -23,7 +22,7 @@ from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
 from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded, Places, Text, truncate_row
-from pocketbert.core.predict.tokenization import TextTokenizer, strip_padding_and_truncation
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.tokenizer_file import library_errors
 from support.tiny_sentencepiece import LAYOUTS
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind
@@ -39,29 +38,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..
 # Encoding
 
 
-def test_padding_and_truncation_of_the_file_are_switched_off(folder: Path) -> None:
-    raw = (folder / "tokenizer.json").read_text()
-    assert json.loads(raw)["padding"] is not None
-    assert json.loads(raw)["truncation"] is not None
-    assert [len(row) for row in TextTokenizer(folder, 64).encode(["good", "good " * 50])] == [3, 52]
-    plain = strip_padding_and_truncation(raw)
-    assert len(Tokenizer.from_str(plain).encode("good " * 100).ids) == 102
-    assert json.loads(plain)["model"] == json.loads(raw)["model"]
-
-
 def test_truncation_is_flagged(folder: Path) -> None:
     tokenizer = TextTokenizer(folder, 6)
+    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] is not None, "which is switched off"
+    assert [len(row) for row in TextTokenizer(folder, 64).encode(["good", "good " * 50])] == [3, 52]
     rows = tokenizer.encode(
         ["a good film", "a good film day", "a good film day not", ("a", "film"), ("a", "good old film")]
     )
     assert [(len(r), r.truncated) for r in rows] == [(5, False), (6, False), (6, True), (5, False), (6, True)]
     last = TextTokenizer(folder, 64).encode(["good"])[0].ids[-1]
     assert all(r.ids[-1] == last for r in rows)
-
-
-def test_pairs_get_segments(folder: Path) -> None:
-    [row] = TextTokenizer(folder, 64).encode([("good film", "bad")])
-    assert row.type_ids.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_many_texts_are_encoded_in_order_and_what_is_no_text_is_refused_with_its_place(
@@ -121,11 +107,6 @@ def test_padding_keeps_every_token(folder: Path, lengths: list[int], extra: int,
         assert batch["token_type_ids"][i][real].tolist() == row.type_ids.tolist()
         assert batch["input_ids"][i][~real].tolist() == [9] * (width - len(row))
     assert tokenizer.pad(rows)["input_ids"].shape == (len(rows), max(lengths))
-
-
-def test_the_pad_id_is_the_models(tiny_model: Callable[..., Path]) -> None:
-    assert TextTokenizer(tiny_model("roberta"), 16).pad_id == 1
-    assert TextTokenizer(tiny_model("bert"), 16).pad_id == 0
 
 
 def test_the_padding_side_is_what_the_folder_says(
@@ -294,14 +275,14 @@ def test_a_panic_of_the_library_is_wrong_input(folder: Path, tmp_path: Path) -> 
             raise kind
 
 
-@pytest.mark.parametrize("frame", ["single", "pair"])
 def test_a_template_that_names_no_special_token_is_refused_without_a_panic(
-    folder: Path, tmp_path: Path, frame: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    content["post_processor"][frame][-1] = {"SpecialToken": {"id": "{0}", "type_id": 0}}
-    with pytest.raises(InputError, match=r"its template names '\{0\}', which is not among its special tokens"):
-        TextTokenizer(write_tokenizer(tmp_path, content), 32)
+    for frame in ("single", "pair"):
+        content = json.loads((folder / "tokenizer.json").read_text())
+        content["post_processor"][frame][-1] = {"SpecialToken": {"id": "{0}", "type_id": 0}}
+        with pytest.raises(InputError, match=r"its template names '\{0\}', which is not among its special tokens"):
+            TextTokenizer(write_tokenizer(tmp_path, content), 32)
     assert "panicked" not in capfd.readouterr().err
 
 

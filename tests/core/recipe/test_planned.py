@@ -18,7 +18,7 @@ from pocketbert.core.recipe.student import StudentSection, VocabularySection
 from pocketbert.core.types import Scheme
 
 
-def test_what_is_linear_is_estimated_exactly_and_measured_figures_stay() -> None:
+def test_what_is_linear_is_estimated_exactly_and_noise_never_makes_a_larger_student_faster() -> None:
     def cost(shape: StudentShape) -> float:
         return 1000 + 50 * shape.layers + 3 * shape.neurons + 0.5 * shape.pieces
 
@@ -27,9 +27,6 @@ def test_what_is_linear_is_estimated_exactly_and_measured_figures_stay() -> None
     known = {shape: cost(shape) for shape in measured}
     assert estimate_costs(known, wanted) == pytest.approx([cost(shape) for shape in wanted])
     assert estimate_costs({**known, measured[2]: 7.0}, [measured[2]]) == [7.0]
-
-
-def test_noise_never_makes_a_larger_student_faster() -> None:
     known = {StudentShape(1, 512): 1.0, StudentShape(2, 512): 3.5, StudentShape(6, 3072): 6.0}
     estimated = estimate_costs(known, [StudentShape(2, 1024), StudentShape(4, 1024), StudentShape(4, 2048)])
     assert 1.0 < estimated[0] < estimated[1] <= estimated[2] < 6.5

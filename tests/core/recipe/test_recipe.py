@@ -16,9 +16,9 @@ from pocketbert.core.recipe.budget import BudgetSection, parse_budget
 from pocketbert.core.recipe.quantize import QuantizedFile, QuantizeSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import Optimisation
-from pocketbert.core.recipe.stages import MobileBertStage, SignalWeights, TaskStage
+from pocketbert.core.recipe.stages import MobileBertStage, TaskStage
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.types import Client, Format, Runtime, Scheme, Signal
+from pocketbert.core.types import Client, Format, Runtime, Scheme
 
 OLD = {"scheme": "int8", "runtime": "tflite216"}
 STATIC = {"scheme": "a8w8", "runtime": "openvino"}
@@ -31,16 +31,13 @@ def recipe(**more: Any) -> Recipe:
     )
 
 
-def test_the_smallest_recipe_exports_and_quantizes_a_model() -> None:
+def test_the_smallest_recipe_exports_and_quantizes_a_model_and_shares_no_defaults() -> None:
     made = recipe()
     assert made.export.formats == [Format.ONNX, Format.TFLITE, Format.COREML]
     assert made.export.lengths == [32, 64, 128]
     assert made.quantize.scheme is Scheme.INT8
     assert made.verify.max_drop == 0.01
     assert (made.student, made.distill, made.benchmark) == (None, [], None)
-
-
-def test_recipes_do_not_change_and_share_no_defaults() -> None:
     made = recipe()
     with pytest.raises(ValidationError, match="frozen"):
         made.seed = 3  # type: ignore[misc]
@@ -51,37 +48,23 @@ def test_recipes_do_not_change_and_share_no_defaults() -> None:
 # Stages and the student
 
 
-def test_active_signals_are_those_with_a_weight() -> None:
-    assert SignalWeights().active() == (Signal.LOGITS, Signal.HIDDEN, Signal.ATTENTION)
-    assert SignalWeights(logits=0, hidden=0.1, attention=0, labels=1).active() == (Signal.HIDDEN,)
-    with pytest.raises(ValidationError, match="learn nothing"):
-        SignalWeights(logits=0, hidden=0, attention=0)
+WRONG_STAGES = (
+    "steps: 0|batch: 0|lr: 0.0|lr: 2.0|warmup: 1.1|dropout: 1.0|clip: 0.0|precision: fp16|step: 3|temperature: 0|"
+    "method: null|epochs: 0, steps: null|epochs: .inf, steps: null"
+).split("|")
+STEPS_OR_EPOCHS = "exactly one of 'steps' and 'epochs'"
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"steps": 0}, "steps"),
-        ({"epochs": 0, "steps": None}, "epochs"),
-        ({"epochs": -1, "steps": None}, "epochs"),
-        ({"epochs": float("inf"), "steps": None}, "epochs"),
-        ({"steps": None}, "exactly one of 'steps' and 'epochs'"),
-        ({"epochs": 1}, "exactly one of 'steps' and 'epochs'"),
-        ({"batch": 0}, "batch"),
-        ({"lr": 0.0}, "lr"),
-        ({"lr": 2.0}, "lr"),
-        ({"warmup": 1.1}, "warmup"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"clip": 0.0}, "clip"),
-        ({"precision": "fp16"}, "precision"),
-        ({"step": 3}, "step"),
-        ({"method": None}, "method"),
-        ({"temperature": 0}, "temperature"),
+        *((text, text.split(":")[0]) for text in WRONG_STAGES),
+        ("steps: null", STEPS_OR_EPOCHS),
+        ("epochs: 1", STEPS_OR_EPOCHS),
     ],
-    ids=str,
 )
-def test_stages_that_are_refused(wrong: dict[str, Any], message: str) -> None:
-    stage = {"method": "task", "steps": 3, **wrong}
+def test_stages_that_are_refused(wrong: str, message: str) -> None:
+    stage = {"method": "task", "steps": 3, **yaml.safe_load(f"{{{wrong}}}")}
     with pytest.raises(ValidationError, match=message):
         TaskStage.model_validate({k: v for k, v in stage.items() if v is not None})
 
@@ -251,7 +234,6 @@ def test_a_section_is_written_as_it_was_given(section: dict[str, Any]) -> None:
     [
         ("", "scheme: w8", "quantize.scheme: onnx has no 'w8' in this version, only fp32, int8"),
         ("", "files: [w8, fp16]", "quantize.files: onnx has no 'w8' or 'fp16' in this version"),
-        ("formats: [onnx]", "scheme: fp16", "onnx has no 'fp16'"),
         ("formats: [onnx]", "files: [int8, w8]", "no exported format has 'w8', only tflite, coreml; add one to"),
         ("formats: [onnx]", f"files: [int8, {OLD}]", "'int8' for tflite216 is a file of tflite; add tflite to export"),
         ("formats: [tflite]", "files: [{scheme: w8, runtime: tflite216}]", "tflite216 has only int8 (tflite); choose"),
@@ -260,13 +242,10 @@ def test_a_section_is_written_as_it_was_given(section: dict[str, Any]) -> None:
         ("", "{scheme: int8, files: [int8]}", "scheme is the short form of files"),
         ("", f"files: [int8, {OLD}, {{scheme: int8}}]", "files lists 'int8' twice"),
         ("", "files: []", "at least 1 item"),
-        ("", "targets: [openvino]", "targets"),
         ("", "files: [{scheme: int8, runtime: tflite217}]", "'tflite216'"),
-        ("formats: [tflite, onnx, tflite]", "", "export.formats: lists a format twice"),
         ("formats: []", "", "at least 1 item"),
         ("formats: [openvino]", "", "'onnx', 'tflite' or 'coreml'"),
         ("opset: 17", "", "opset"),
-        ("opset: 21", "", "opset"),
         ("coreml: {ios: 17, shapes: enumerated}", "", "needs ios 18, this is ios 17; possible here: ranged, fixed"),
         ("coreml: {ios: 16, shapes: ranged}", "", "needs ios 17, this is ios 16; possible here: fixed"),
         ("coreml: {ios: 15}", "", "16, 17 or 18"),
@@ -280,31 +259,16 @@ def test_formats_schemes_and_targets_that_do_not_go_together(export: str, quanti
         recipe(**{name: section for name, section in sections.items() if section})
 
 
-@pytest.mark.parametrize(
-    ("settings", "shapes"),
-    [
-        ({}, "enumerated"),
-        ({"ios": 17}, "fixed"),
-        ({"ios": 16}, "fixed"),
-        ({"ios": 17, "shapes": "ranged"}, "ranged"),
-        ({"ios": 18, "shapes": "fixed"}, "fixed"),
-    ],
-)
-def test_lengths_of_a_core_ml_package_follow_from_the_oldest_ios(settings: dict[str, Any], shapes: str) -> None:
-    assert recipe(export={"coreml": settings}).export.coreml.lengths == shapes
-
-
-def test_all_of_these_at_once() -> None:
-    with pytest.raises(ValidationError) as caught:
-        recipe(export={"formats": ["onnx", "onnx"]}, quantize={"files": ["w8", OLD]}, student={"layers": 2})
-    [error] = caught.value.errors()
-    for message in (
-        "onnx has no 'w8'",
-        "'int8' for tflite216 is a file",
-        "lists a format twice",
-        "without a distill stage",
-    ):
-        assert error["msg"].count(message) == 1
+def test_lengths_of_a_core_ml_package_follow_from_the_oldest_ios() -> None:
+    shapes = {
+        "{}": "enumerated",
+        "ios: 17": "fixed",
+        "ios: 17, shapes: ranged": "ranged",
+        "ios: 18, shapes: fixed": "fixed",
+    }
+    for settings, wanted in shapes.items():
+        made = recipe(export={"coreml": yaml.safe_load(settings if settings == "{}" else f"{{{settings}}}")})
+        assert made.export.coreml.lengths == wanted, settings
 
 
 # Limits of files
@@ -324,7 +288,6 @@ def test_limits_are_read_and_written_as_the_command_line_takes_them() -> None:
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        (["max_drop=1"], ["0.01 is one point. For 1 point write 0.01"]),
         (["max_drop=2"], ["200 points: it is a fraction, 0.01 is one point. For 2 points write 0.02"]),
         (["max_drop=0.5"], ["For 0.5 points write 0.005"]),
         (["max_drop=-0.01"], ["it is the loss that is allowed"]),
@@ -332,7 +295,6 @@ def test_limits_are_read_and_written_as_the_command_line_takes_them() -> None:
         (["max_size_mb=0"], ["not above 0"]),
         (["max_p90_ms=5000000"], ["for 5,000,000 microseconds write 5000"]),
         (["max_p90_ms=0.005"], ["0.005 ms is less than any encoder takes: for 0.005 seconds write 5"]),
-        (["max_size_mb=13500000"], ["13,500,000 MB is no phone file: for 13,500,000 bytes write 13.5"]),
         (["max_p90_ms=5ms"], ["units are part of the name"]),
         (["max_drop=nan"], ["max_drop=nan is not a number"]),
         (["max_size_mb="], ["max_size_mb has no value"]),

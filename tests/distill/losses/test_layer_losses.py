@@ -1,6 +1,4 @@
-"""Losses of two models' layers: each against its formula written out over real tokens, and the laws that all of them keep."""
-
-from __future__ import annotations
+"""Losses of two models' layers against their formulas written out over real tokens; `methods/test_laws.py` has padding and parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pocketbert.core.errors import InputError
 from pocketbert.distill.losses.common import (
     attention_kl,
     attention_score_mse,
-    count_token_pairs,
+    divergence_sum,
     hidden_mse,
     reference_score_mse,
     reference_state_mse,
     scale_partial_mean,
 )
-from pocketbert.distill.losses.relations import relation_kl
+from pocketbert.distill.losses.relations import relation_heads, relation_kl
 from pocketbert.distill.losses.tokens import cosine_distance, replaced_soft_targets, replaced_tokens
-from pocketbert.distill.losses.transfer import counted_mask, feature_transfer
+from pocketbert.distill.losses.transfer import feature_transfer
 
 Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
 SEEDS = st.integers(0, 10_000)
@@ -39,8 +38,6 @@ class Loss:
         kind: Shape of the signals.
         compute: The mean of student, teacher and mask.
         formula: The same, written out.
-        count: Items in the mean, from the mask.
-        whole: Whether padding counts, as in released code.
         empty: Whether it is 0 where there is no real token.
         close: Relative difference that rounding may make: one loss computes in float32.
     """
@@ -48,8 +45,6 @@ class Loss:
     kind: str
     compute: Compute
     formula: Compute
-    count: Callable[[Tensor], Tensor] = torch.sum
-    whole: bool = False
     empty: bool = False
     close: float = 1e-9
 
@@ -104,16 +99,14 @@ def two_classes(logits: Tensor) -> Tensor:
 LOSSES = {
     "hidden": Loss("states", hidden_mse, lambda s, t, mask: (s - t)[mask.bool()].square().mean()),
     "hidden, reference": Loss(
-        "states", lambda s, t, _: reference_state_mse(s, t), lambda s, t, _: (s - t).square().mean(), len, whole=True
+        "states", lambda s, t, _: reference_state_mse(s, t), lambda s, t, _: (s - t).square().mean()
     ),
     "attention": Loss("scores", attention_kl, lambda s, t, mask: rows_kl(s, t).transpose(1, 2)[mask.bool()].mean()),
-    "scores": Loss("scores", attention_score_mse, score_errors, count_token_pairs),
+    "scores": Loss("scores", attention_score_mse, score_errors),
     "scores, reference": Loss(
         "scores",
         lambda s, t, _: reference_score_mse(s, t),
         lambda s, t, _: (open_scores(s) - open_scores(t)).square().mean(),
-        len,
-        whole=True,
     ),
     "maps": Loss(
         "states",
@@ -150,7 +143,6 @@ LOSSES = {
 }
 laws = settings(max_examples=8)
 every_loss = pytest.mark.parametrize("name", LOSSES)
-TAUGHT = [name for name in LOSSES if name != "replaced"]
 
 
 def draw_mask(seed: int, rows: int = ROWS, length: int = LENGTH) -> Tensor:
@@ -177,17 +169,10 @@ def draw_signals(kind: str, seed: int, mask: Tensor) -> tuple[Tensor, Tensor]:
     return student, teacher
 
 
-def cut_padding(kind: str, signal: Tensor, length: int) -> Tensor:
-    """Without the last tokens."""
-    if kind == "scores":
-        return signal[..., :length, :length]
-    return signal[:, :, :length] if kind == "vectors" else signal[:, :length]
-
-
 @every_loss
 @laws
 @given(seed=SEEDS)
-def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int) -> None:
+def test_value_and_gradient_are_those_of_the_formula(name, seed):
     loss, mask = LOSSES[name], draw_mask(seed)
     student, teacher = draw_signals(loss.kind, seed, mask)
     made, wanted = (f(student.requires_grad_(), teacher, mask) for f in (loss.compute, loss.formula))
@@ -196,66 +181,8 @@ def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int) -> No
     torch.testing.assert_close(found, derived, rtol=loss.close, atol=1e-2 * loss.close)
 
 
-@every_loss
-@laws
-@given(seed=SEEDS, extra=st.integers(1, 4))
-def test_appended_padding_changes_the_reference_alone(name: str, seed: int, extra: int) -> None:
-    loss, mask = LOSSES[name], draw_mask(seed)
-    longer = F.pad(mask, (0, extra))
-    noise = 30.0 * (1 - longer)
-    if loss.kind == "states":
-        noise = noise[:, :, None]
-    elif loss.kind != "logits":
-        noise = noise[:, None, :, None]
-    student, teacher = (x + factor * noise for factor, x in enumerate(draw_signals(loss.kind, seed, longer), 1))
-    before = loss.compute(*(cut_padding(loss.kind, x, LENGTH) for x in (student, teacher)), mask)
-    after = loss.compute(student, teacher, longer)
-    assert (float(after) == pytest.approx(float(before), rel=1e-5)) is not loss.whole
-    assert loss.whole or float(loss.count(longer)) == float(loss.count(mask))
-
-
-@every_loss
-@laws
-@given(seed=SEEDS, cut=st.integers(1, ROWS - 1))
-def test_parts_of_a_batch_add_up_to_it(name: str, seed: int, cut: int) -> None:
-    loss, mask = LOSSES[name], draw_mask(seed)
-    student, teacher = draw_signals(loss.kind, seed, mask)
-    shares = [
-        scale_partial_mean(
-            loss.compute(student[part], teacher[part], mask[part]),
-            float(loss.count(mask[part])),
-            float(loss.count(mask)),
-        )
-        for part in (slice(cut), slice(cut, None))
-    ]
-    assert float(sum(shares)) == pytest.approx(float(loss.compute(student, teacher, mask)), rel=1e-5)
-
-
-@pytest.mark.parametrize("name", TAUGHT)
-def test_equal_signals_cost_and_teach_exactly_nothing(name: str) -> None:
-    loss, mask = LOSSES[name], draw_mask(1)
-    _, signal = draw_signals(loss.kind, 1, mask)
-    student = (1e3 * signal if loss.kind == "states" else signal).requires_grad_()
-    made = loss.compute(student, student.detach().clone(), mask)
-    (gradient,) = torch.autograd.grad(made, student)
-    assert abs(float(made.detach())) < 1e-12 and float(gradient.abs().max()) < 1e-9
-
-
-@every_loss
-def test_nothing_reaches_the_teacher_or_changes_and_gradients_may_be_asked_for_twice(name: str) -> None:
-    loss, mask = LOSSES[name], draw_mask(2)
-    student, teacher = (x.requires_grad_() for x in draw_signals(loss.kind, 2, mask))
-    before = student.detach().clone(), teacher.detach().clone(), mask.clone()
-    made = loss.compute(student, teacher.detach() if "reference" in name or name == "cosine" else teacher, mask)
-    one, two = (torch.autograd.grad(made, student, retain_graph=True)[0] for _ in range(2))
-    made.backward()
-    assert teacher.grad is None
-    assert torch.equal(one, two)
-    assert all(torch.equal(a.detach(), b) for a, b in zip((student, teacher, mask), before, strict=True))
-
-
 @pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("replaced")])
-def test_half_precision_is_widened_before_the_difference_and_gradients_come_back_in_it(name: str) -> None:
+def test_half_precision_is_widened_before_the_difference_and_gradients_come_back_in_it(name):
     loss, mask = LOSSES[name], draw_mask(3)
     low = [x.bfloat16() for x in draw_signals(loss.kind, 3, mask)]
     with torch.autocast("cpu", torch.bfloat16):
@@ -267,7 +194,7 @@ def test_half_precision_is_widened_before_the_difference_and_gradients_come_back
 
 
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.empty])
-def test_no_real_token_is_zero_and_teaches_nothing(name: str) -> None:
+def test_no_real_token_is_zero_and_teaches_nothing(name):
     loss = LOSSES[name]
     student, teacher = draw_signals(loss.kind, 4, draw_mask(4))
     made = loss.compute(student.requires_grad_(), teacher, torch.zeros(ROWS, LENGTH, dtype=torch.long))
@@ -278,7 +205,7 @@ def test_no_real_token_is_zero_and_teaches_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "length"), [("hidden", 37, 2000), ("attention", 5, 400), ("relations", 5, 256)]
 )
-def test_rows_that_are_computed_in_portions_make_no_difference(name: str, rows: int, length: int) -> None:
+def test_rows_that_are_computed_in_portions_make_no_difference(name, rows, length):
     """Each is several times as large as what is computed at once, and the last portion is smaller."""
     loss, mask = LOSSES[name], draw_mask(5, rows, length)
     student, teacher = (x.float() for x in draw_signals(loss.kind, 5, mask))
@@ -291,7 +218,7 @@ def test_rows_that_are_computed_in_portions_make_no_difference(name: str, rows: 
 
 
 @pytest.mark.parametrize("name", ["attention", "relations"])
-def test_large_scores_stay_finite(name: str) -> None:
+def test_large_scores_stay_finite(name):
     loss, mask = LOSSES[name], draw_mask(6)
     student, teacher = (1e4 * x.float() for x in draw_signals(loss.kind, 6, mask))
     made = loss.compute(student.requires_grad_(), teacher, mask)
@@ -301,7 +228,7 @@ def test_large_scores_stay_finite(name: str) -> None:
 
 @pytest.mark.parametrize("scale", [1e5, 1e6])
 @pytest.mark.parametrize("far", [False, True], ids=["a few channels", "all far from 0"])
-def test_huge_states_of_mobilebert_keep_their_digits(far: bool, scale: float) -> None:
+def test_huge_states_of_mobilebert_keep_their_digits(far, scale):
     """A mean of squares less a square of the mean would have none left."""
     mask = draw_mask(7)
     for part in ("maps", "means", "variances"):
@@ -314,13 +241,64 @@ def test_huge_states_of_mobilebert_keep_their_digits(far: bool, scale: float) ->
         assert float(made) == pytest.approx(float(wanted), rel=5e-2 if far else 1e-4), part
 
 
-@pytest.mark.parametrize("compute", [hidden_mse, attention_kl])
-def test_signals_of_other_shapes_are_refused(compute: Compute) -> None:
-    with pytest.raises(ValueError, match=r"\(2, 3, 4, 4\) and \(2, 2, 4, 4\)"):
-        compute(torch.zeros(2, 3, 4, 4), torch.zeros(2, 2, 4, 4), torch.ones(2, 4))
+# relation heads
 
 
-def test_the_reference_counts_padding() -> None:
-    mask = draw_mask(8)
-    assert torch.equal(counted_mask(mask), mask)
-    assert int(counted_mask(mask, reference=True).sum()) == ROWS * LENGTH
+@settings(max_examples=25)
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_default_heads_are_the_most_up_to_48_that_divide_both(student, teacher):
+    found = relation_heads(student, teacher)
+    assert found == [n for n in range(1, 49) if student % n == 0 and teacher % n == 0][-1]
+    assert relation_heads(student, teacher, found) == found
+
+
+def test_explicit_heads_must_divide_both_widths():
+    assert relation_heads(768, 1024, 64) == 64
+    with pytest.raises(
+        InputError, match=r"^distill\.1\.relation_heads: 48 .* 312 .* 384 .*: 1, 2, 3, 4, 6, 8, 12, 24\."
+    ):
+        relation_heads(312, 384, 48, "distill.1.relation_heads")
+    with pytest.raises(ValueError, match="5 relation heads do not divide 24 and 32 numbers"):
+        relation_kl(torch.zeros(1, 2, 3, 12), torch.zeros(1, 4, 3, 8), torch.ones(1, 3), 5)
+
+
+# means of parts, divergences and squared errors
+
+
+def draw_tensor(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 3
+
+
+def test_a_part_that_is_the_whole_is_untouched_and_one_without_items_adds_nothing():
+    mean = torch.tensor(0.1, requires_grad=True)
+    assert scale_partial_mean(mean, 3.0, 3.0) is mean
+    for whole in (0.0, 5.0):
+        nothing = scale_partial_mean(torch.zeros(0, requires_grad=True).mean(), 0.0, whole)  # of a NaN
+        assert float(nothing) == 0.0 and not nothing.requires_grad
+
+
+def naive_divergence(student: Tensor, teacher: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """As autograd computes it."""
+    log_s, log_t = (F.log_softmax(x / temperature, -1) for x in (student, teacher))
+    rows = F.kl_div(log_s, log_t, reduction="none", log_target=True).sum(-1)
+    return (rows * weight).sum()
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "temperature"), [(1, 1, 1.0), (9, 7, 0.5), (9, 7, 1.0), (9, 7, 2.0), (40, 30_000, 2.0)]
+)
+def test_a_weighted_divergence_has_autograds_value_and_gradient(rows, classes, temperature):
+    student, teacher = draw_tensor(0, rows, classes).requires_grad_(), draw_tensor(1, rows, classes)
+    weight = torch.arange(rows, dtype=torch.float64) / 2  # the first row counts nothing
+    ours = divergence_sum(student, teacher, weight, temperature)
+    theirs = naive_divergence(student, teacher, weight, temperature)
+    (gradient,), (wanted,) = (torch.autograd.grad(5 * value, student) for value in (ours, theirs))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(gradient, wanted)
+    assert not gradient[0].any()
+
+
+def test_a_mean_of_millions_of_squares_is_as_exact_as_float32():
+    student, teacher = (draw_tensor(seed, 8, 512, 512, dtype=torch.float32) for seed in (0, 1))
+    wanted = (student.double() - teacher.double()).square().mean()
+    assert float(hidden_mse(student, teacher, torch.ones(8, 512))) == pytest.approx(float(wanted), rel=1e-6)

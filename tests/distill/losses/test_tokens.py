@@ -1,7 +1,5 @@
 """Losses over the tokens of plain text, and the sample of a teacher's distributions that stands for all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -70,11 +68,8 @@ def soft_formula(temperature: float) -> Callable[[Tensor, Tensor, Tensor], Tenso
 LOSSES = {
     "original ids": (lambda s, _, labels: masked_lm(s, labels), mixed_formula(1.0)),
     "pairs": (lambda s, _, labels: next_sentence(s, labels), mixed_formula(1.0)),
-    "teacher's guesses": (mixed(0.0), mixed_formula(0.0)),
     "mixture": (mixed(0.3), mixed_formula(0.3)),
     "mixture by default": (lambda s, t, labels: pretraining_distillation(s, t, labels), mixed_formula(0.5)),
-    "ids of the mixture": (mixed(1.0), mixed_formula(1.0)),
-    "soft": (soft(1.0), soft_formula(1.0)),
     "soft, 2": (soft(2.0), soft_formula(2.0)),
 }
 
@@ -82,7 +77,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 @laws
 @given(seed=SEEDS)
-def test_value_gradient_and_count_are_those_of_the_formula(name: str, seed: int) -> None:
+def test_value_gradient_and_count_are_those_of_the_formula(name, seed):
     compute, formula = LOSSES[name]
     student, teacher = draw(seed, 9, 30).requires_grad_(), draw(seed + 1, 9, 30).requires_grad_()
     labels = torch.randint(0, 30, (9,), generator=torch.Generator().manual_seed(seed))
@@ -98,7 +93,7 @@ def test_value_gradient_and_count_are_those_of_the_formula(name: str, seed: int)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_mean_over_no_token_is_zero_with_a_zero_gradient(name: str) -> None:
+def test_a_mean_over_no_token_is_zero_with_a_zero_gradient(name):
     compute, _ = LOSSES[name]
     none = [torch.zeros(0, V, requires_grad=True), torch.zeros(0, V), torch.zeros(0, dtype=torch.long)]
     unlabelled = [draw(0, 3, V).requires_grad_(), draw(1, 3, V), torch.full((3,), -100)]
@@ -109,17 +104,11 @@ def test_a_mean_over_no_token_is_zero_with_a_zero_gradient(name: str) -> None:
         assert given_tensors[0].grad is not None and not given_tensors[0].grad.any()
 
 
-def test_huge_logits_keep_their_digits() -> None:
+def test_huge_logits_keep_their_digits():
     student, teacher, labels = 1e6 * draw(0, 4, 9), 1e6 * draw(1, 4, 9), torch.tensor([0, 3, 8, 1])
     for compute in (mixed(0.5), soft(2.0), LOSSES["original ids"][0]):
         wanted = compute(student.double(), teacher.double(), labels).mean
         assert float(compute(student, teacher, labels).mean) == pytest.approx(float(wanted), rel=1e-5)
-
-
-@pytest.mark.parametrize("truth", [-0.1, 1.5])
-def test_a_share_of_the_original_ids_outside_0_to_1_is_refused(truth: float) -> None:
-    with pytest.raises(ValueError, match="allowed: 0 to 1"):
-        mixed(truth)(draw(0, 1, 3), draw(1, 1, 3), torch.tensor([0]))
 
 
 # --- a sample of the teacher's distributions --------------------------------------------------------------------------
@@ -158,7 +147,7 @@ def assert_unbiased(samples: Tensor, wanted: Tensor) -> None:
 
 @laws
 @given(SEEDS, TEMPERATURES, st.integers(0, 6))
-def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -> None:
+def test_all_tokens_kept_is_exact(seed, temperature, samples):
     teacher, student = draw(seed, 7, V), draw(seed + 1, 7, V)
     sparse = sparsify(teacher, V, draw_uniform_numbers(7, samples, seed, 0, 0), temperature)
     wanted = soft_targets(student, teacher, temperature)
@@ -168,7 +157,7 @@ def test_all_tokens_kept_is_exact(seed: int, temperature: float, samples: int) -
 
 @laws
 @given(SEEDS, TEMPERATURES, st.integers(0, 8), st.integers(1, 20))
-def test_weights_are_a_distribution_with_the_top_exact(seed: int, temperature: float, k: int, samples: int) -> None:
+def test_weights_are_a_distribution_with_the_top_exact(seed, temperature, k, samples):
     teacher = draw(seed, 5, V)
     p = (teacher / temperature).softmax(-1)
     sparse = sparsify(teacher, k, draw_uniform_numbers(5, samples, seed, 3, 1), temperature)
@@ -182,7 +171,7 @@ def test_weights_are_a_distribution_with_the_top_exact(seed: int, temperature: f
 
 
 @pytest.mark.parametrize(("k", "samples", "temperature"), [(0, 1, 1.0), (2, 3, 3.0), (8, 16, 1.0), (0, 16, 3.0)])
-def test_every_probability_is_unbiased(k: int, samples: int, temperature: float) -> None:
+def test_every_probability_is_unbiased(k, samples, temperature):
     teacher = draw(k + samples, V)
     found = dense(draw_many(teacher, k, samples, temperature))
     p = (teacher / temperature).softmax(-1)
@@ -193,7 +182,7 @@ def test_every_probability_is_unbiased(k: int, samples: int, temperature: float)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_loss_and_gradient_are_unbiased_and_without_samples_they_are_not(temperature: float) -> None:
+def test_loss_and_gradient_are_unbiased_and_without_samples_they_are_not(temperature):
     teacher, student = draw(0, V), draw(1, V).requires_grad_()
     wanted = soft_targets(student[None], teacher[None], temperature)
     (gradient,) = torch.autograd.grad(wanted, student)
@@ -211,14 +200,14 @@ def test_loss_and_gradient_are_unbiased_and_without_samples_they_are_not(tempera
     assert float(torch.autograd.grad(sparse_kl(equal[None], cut), equal)[0].abs().sum()) > 0.05
 
 
-def test_stratified_draws_scatter_less_than_independent_ones() -> None:
+def test_stratified_draws_scatter_less_than_independent_ones():
     teacher, student, samples, times = draw(5, V), draw(6, V), 12, 3000
     stratified = losses_by_position(student, draw_many(teacher, 3, samples, 1.0, times))
     single = losses_by_position(student, draw_many(teacher, 3, 1, 1.0, times * samples))
     assert float(stratified.var()) < 0.8 * float(single.reshape(times, samples).mean(-1).var())
 
 
-def test_one_sure_token_leaves_nothing_to_sample() -> None:
+def test_one_sure_token_leaves_nothing_to_sample():
     teacher = torch.full((2, V), -1e4)
     teacher[:, 7] = 1e4
     sparse = sparsify(teacher, 1, torch.rand(2, 5))
@@ -229,7 +218,7 @@ def test_one_sure_token_leaves_nothing_to_sample() -> None:
 
 
 @pytest.mark.parametrize("u", [0.0, 1.0])
-def test_extreme_draws_hit_tokens_that_can_happen(u: float) -> None:
+def test_extreme_draws_hit_tokens_that_can_happen(u):
     teacher = draw(0, 3, V)
     teacher[:, [0, 1, V - 1]] = -torch.inf
     teacher[:, 30] = 50.0
@@ -238,7 +227,7 @@ def test_extreme_draws_hit_tokens_that_can_happen(u: float) -> None:
     assert (sparse.weights.sum(-1) - 1).abs().max() < 1e-6
 
 
-def test_a_row_draws_the_same_in_any_batch() -> None:
+def test_a_row_draws_the_same_in_any_batch():
     first = draw_uniform_numbers(3, 5, 11, 4, 2)
     assert torch.equal(first, draw_uniform_numbers(3, 5, 11, 4, 2))
     for other in ((3, 5, 12, 4, 2), (3, 5, 11, 5, 2), (3, 5, 11, 4, 3)):
@@ -249,16 +238,3 @@ def test_a_row_draws_the_same_in_any_batch() -> None:
     nothing = sparsify(torch.empty(0, V), 3, torch.empty(0, 2)).to(torch.device("cpu"))
     term = sparse_token_soft_targets(torch.empty(0, V), nothing)
     assert (len(nothing), float(term.mean), float(term.count)) == (0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(("k", "rows", "temperature"), [(V + 1, 4, 1.0), (0, 4, 1.0), (2, 3, 1.0), (2, 4, 0.0)])
-def test_settings_that_do_not_fit_the_logits_are_refused(k: int, rows: int, temperature: float) -> None:
-    with pytest.raises(ValueError, match="do not fit together"):
-        sparsify(draw(0, 4, V), k, no_draws(rows), temperature)
-
-
-@pytest.mark.parametrize("shape", [(4, V + 4), (3, V)])
-def test_a_sample_of_other_tokens_is_refused(shape: tuple[int, int]) -> None:
-    sparse = sparsify(draw(0, 4, V), 2, no_draws(4))
-    with pytest.raises(ValueError, match="do not match a teacher of 4 positions and 60 tokens"):
-        sparse_token_soft_targets(draw(0, *shape), sparse)

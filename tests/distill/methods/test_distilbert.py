@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -47,7 +45,7 @@ def formulas(teacher: Any, student: Any, batch: dict[str, Tensor], masked_only: 
 
 @pytest.mark.parametrize("masked_only", [False, True])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_terms_are_the_formulas_of_the_paper(family: str, masked_only: bool) -> None:
+def test_terms_are_the_formulas_of_the_paper(family, masked_only):
     teacher, batch = language_model(family), make_batch()
     student = make_student(teacher)
     objective = DistilBertDistillation(teacher, student, family_of(family), stage_of(masked_only=masked_only))
@@ -59,14 +57,14 @@ def test_terms_are_the_formulas_of_the_paper(family: str, masked_only: bool) -> 
     assert objective.weights == {"logits": 5.0, "mlm": 2.0, "cosine": 1.0}
 
 
-def test_segment_ids_never_reach_the_models() -> None:
+def test_segment_ids_never_reach_the_models():
     trial = try_distilbert()
     zeros = trial.batch() | {"token_type_ids": torch.zeros_like(trial.batch()["input_ids"])}
     assert means(trial.terms()) == means(trial.objective(trial.student, zeros))
 
 
 @pytest.mark.parametrize("masked_only", [False, True])
-def test_only_the_needed_tokens_are_projected(masked_only: bool) -> None:
+def test_only_the_needed_tokens_are_projected(masked_only):
     trial, seen = try_distilbert({"family": "distilbert"}, masked_only=masked_only), dict[str, int]()
     heads = {"teacher": trial.teacher.cls.predictions.decoder, "student": trial.student.vocab_projector}
     for name, head in heads.items():
@@ -77,7 +75,7 @@ def test_only_the_needed_tokens_are_projected(masked_only: bool) -> None:
     assert seen == dict.fromkeys(heads, int(mask.sum()) * trial.teacher.config.vocab_size)
 
 
-def test_models_that_do_not_fit_are_refused_with_all_reasons() -> None:
+def test_models_that_do_not_fit_are_refused_with_all_reasons():
     teacher, other = language_model(), language_model(hidden_size=24, vocab_size=150)
     with pytest.raises(InputError) as caught:
         DistilBertDistillation(teacher, other, BERT, stage_of(), "distill.2")
@@ -90,7 +88,7 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons() -> None:
     assert set(terms) == {"logits", "mlm"}
 
 
-def test_a_teacher_that_guesses_no_masked_tokens_is_refused() -> None:
+def test_a_teacher_that_guesses_no_masked_tokens_is_refused():
     teacher, classifier = language_model(), tiny_classifier("bert", 2, ("a", "b"))
     family = dataclasses.replace(BERT, title="ELECTRA", objectives=(Objective.REPLACED_TOKEN,))
     with pytest.raises(InputError, match=r"weights\.logits: ELECTRA checkpoints .* replaced-token"):

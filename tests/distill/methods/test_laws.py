@@ -1,7 +1,5 @@
 """What the objectives of all methods have in common."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ COPY = {"layers": 3}
 
 
 @every_trial
-def test_every_term_is_above_0_for_another_student_and_has_the_announced_count(name: str) -> None:
+def test_every_term_is_above_0_for_another_student_and_has_the_announced_count(name):
     trial = TRIALS[name]()
     terms = trial.terms()
     assert isinstance(trial.objective, Counting)
@@ -32,7 +30,7 @@ def test_every_term_is_above_0_for_another_student_and_has_the_announced_count(n
 
 @every_trial
 @torch.no_grad()
-def test_more_padding_changes_the_reference_alone(name: str) -> None:
+def test_more_padding_changes_the_reference_alone(name):
     """From the first pad on: the token before it may look at it."""
     trial = TRIALS[name]()
     short, long = (trial.terms(extra=extra) for extra in (1, 6))
@@ -45,7 +43,7 @@ def test_more_padding_changes_the_reference_alone(name: str) -> None:
 
 
 @every_trial
-def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(name: str) -> None:
+def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(name):
     trial = TRIALS[name]()
     whole, batch = trial.terms(), trial.batch()
     total(trial.objective, whole).backward()
@@ -66,7 +64,7 @@ def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TRIALS if name != "pretraining"])
-def test_the_teacher_neither_drops_nor_learns_and_the_student_does(name: str) -> None:
+def test_the_teacher_neither_drops_nor_learns_and_the_student_does(name):
     trial = TRIALS[name]()
     before = copy.deepcopy(trial.teacher.state_dict())
     assert means(trial.terms()) == means(trial.terms())
@@ -92,7 +90,7 @@ def test_the_teacher_neither_drops_nor_learns_and_the_student_does(name: str) ->
     ],
 )
 @torch.no_grad()
-def test_a_full_copy_of_the_teacher_costs_nothing(name: str, settings: dict[str, Any]) -> None:
+def test_a_full_copy_of_the_teacher_costs_nothing(name, settings):
     trial = TRIALS[name](**settings)
     batch = trial.batch()
     batch["token_type_ids"].zero_()  # a DistilBERT knows no segments
@@ -104,7 +102,7 @@ def test_a_full_copy_of_the_teacher_costs_nothing(name: str, settings: dict[str,
 
 
 @pytest.mark.parametrize(("name", "term"), [(n, t) for n, (_, kind) in WEIGHTS.items() for t in kind.model_fields])
-def test_terms_without_weight_are_not_computed(name: str, term: str) -> None:
+def test_terms_without_weight_are_not_computed(name, term):
     key, kind = WEIGHTS[name]
     if name == "replaced tokens" and term == "generator":
         pytest.skip("the generator alone teaches the student nothing")
@@ -121,7 +119,7 @@ def test_terms_without_weight_are_not_computed(name: str, term: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["task", "minilm", "tinybert"])
-def test_the_teacher_follows_the_batch_to_its_device(name: str) -> None:
+def test_the_teacher_follows_the_batch_to_its_device(name):
     trial = TRIALS[name]()
     # "meta" stands for an accelerator: only the student and the batch are put there by the loop
     batch = {k: v.to("meta") for k, v in trial.batch().items()}
@@ -153,7 +151,7 @@ def learn(name: str, work: Path, dies_at: int = -1) -> tuple[Trial, Any]:
 
 
 @pytest.mark.parametrize("name", [n for n in TRIALS if n not in ("task, mobilebert", "mobilebert, reference")])
-def test_training_lowers_the_loss_and_a_killed_run_ends_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_a_killed_run_ends_bit_for_bit_the_same(name, tmp_path):
     whole, wanted = learn(name, tmp_path / "whole")
     with pytest.raises(Killed):
         learn(name, tmp_path / "work", dies_at=5)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
@@ -22,7 +20,6 @@ from support.tiny import PRETRAINED, tiny_classifier
 
 LAYERS = ("layer_1", "layer_2", "layer_3")
 HEADS = ("guesses", "next_sentence")
-PATH = "mobilebert.encoder.layer"
 
 
 # --- knowledge transfer -----------------------------------------------------------------------------------------------
@@ -40,9 +37,7 @@ PATH = "mobilebert.encoder.layer"
         ("auxiliary", 0, LAYERS + HEADS),
     ],
 )
-def test_each_phase_has_its_terms_and_a_pass_that_ends_early_gives_the_same_losses_and_gradients(
-    strategy: str, step: int, on: Sequence[str]
-) -> None:
+def test_each_phase_has_its_terms_and_a_pass_that_ends_early_gives_the_same_losses_and_gradients(strategy, step, on):
     early, whole = try_mobilebert(strategy), try_mobilebert("auxiliary")
     terms, expected = early.terms(step=step), whole.terms()
     assert tuple(terms) == tuple(on)
@@ -95,7 +90,7 @@ def formulas(trial: Trial) -> dict[str, float]:
     return out
 
 
-def test_every_term_equals_whole_passes_of_the_stock_models_in_double() -> None:
+def test_every_term_equals_whole_passes_of_the_stock_models_in_double():
     trial = try_mobilebert()
     expected = formulas(trial)
     for model in (trial.teacher, trial.student):
@@ -103,16 +98,7 @@ def test_every_term_equals_whole_passes_of_the_stock_models_in_double() -> None:
     assert means(trial.terms()) == pytest.approx(expected, rel=1e-6)
 
 
-def test_without_the_teachers_share_its_head_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = try_mobilebert("progressive", truth=1.0)
-    monkeypatch.setattr(trial.teacher, "forward", None)
-    batch = trial.batch(step=70)
-    logits = trial.student(**{k: batch[k] for k in ("input_ids", "attention_mask", "token_type_ids")}).prediction_logits
-    expected = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
-    torch.testing.assert_close(trial.terms(step=70)["guesses"].mean, expected)
-
-
-def test_models_that_do_not_fit_are_refused_with_everything_at_once() -> None:
+def test_models_that_do_not_fit_are_refused_with_everything_at_once():
     trial = try_mobilebert()
     trial.student.config.num_attention_heads, trial.student.config.hidden_size = 2, 8
     stage = MobileBertStage(method="mobilebert", strategy="auxiliary", steps=100, layers=[1, 2])
@@ -126,6 +112,9 @@ def test_models_that_do_not_fit_are_refused_with_everything_at_once() -> None:
         "distill.0.layers",
     ):
         assert part in said
+
+
+# --- pre-training -----------------------------------------------------------------------------------------------------
 
 
 class Rows:
@@ -151,11 +140,10 @@ def learn(work: Path, stop: int | None = None) -> Any:
     return trial.student
 
 
-def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_path):
     start = {k: v.clone() for k, v in try_mobilebert("progressive").student.state_dict().items()}
-    first = learn(tmp_path / "2", stop=2)
-    moved = {k for k, v in first.state_dict().items() if not torch.equal(v, start[k])}
-    assert moved and all(k.startswith(f"{PATH}.0.") for k in moved)
+    moved = {k for k, v in learn(tmp_path / "2", stop=2).state_dict().items() if not torch.equal(v, start[k])}
+    assert moved and all(k.startswith("mobilebert.encoder.layer.0.") for k in moved)
     whole = learn(tmp_path / "whole").state_dict()
     for name, value in whole.items():
         assert "position_ids" in name or not torch.equal(value, start[name]) or name.endswith("pooler"), name
@@ -167,9 +155,6 @@ def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_pat
         assert all(p.requires_grad for p in again.parameters())
 
 
-# --- pre-training -----------------------------------------------------------------------------------------------------
-
-
 def log_share(row: Tensor, chosen: int) -> float:
     """Log of one entry's share after a softmax, term by term."""
     values = [float(v) for v in row]
@@ -178,7 +163,7 @@ def log_share(row: Tensor, chosen: int) -> float:
 
 
 @pytest.mark.parametrize("family", PRETRAINED)
-def test_pretraining_terms_are_those_of_loops_and_only_hidden_tokens_reach_the_vocabulary(family: str) -> None:
+def test_pretraining_terms_are_those_of_loops_and_only_hidden_tokens_reach_the_vocabulary(family):
     trial, shapes = try_pretraining(family), list[tuple[int, ...]]()
     model, batch = trial.student.double(), trial.batch()
     with torch.no_grad():
@@ -197,7 +182,7 @@ def test_pretraining_terms_are_those_of_loops_and_only_hidden_tokens_reach_the_v
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
-def test_pairs_need_a_head_for_them() -> None:
+def test_pairs_need_a_head_for_them():
     model, family = tiny_classifier("ib-bert", 1, (), auto_class="AutoModelForMaskedLM"), family_of("ib_bert")
     with pytest.raises(InputError, match=r"IbBertForMaskedLM has no next-sentence head.*IbBertForPreTraining"):
         Pretraining(model, family)

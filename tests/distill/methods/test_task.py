@@ -1,9 +1,5 @@
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +19,6 @@ from pocketbert.distill.teacher.signals import Wanted
 from pocketbert.distill.training.data import ROW_NUMBERS
 from support.objectives import CLASSIFY, NARROW, SIZES, make_batch, make_student, means, try_task
 
-HIDDEN_AND_ATTENTION = SignalWeights(logits=0, hidden=1, attention=1)
-
 
 class Rows:
     """Five texts, of which the first four are two pairs with scores."""
@@ -37,7 +31,7 @@ class Rows:
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_finetuning_minimises_the_cross_entropy_with_gold(family: str, make_classifier: Callable[..., Any]) -> None:
+def test_finetuning_minimises_the_cross_entropy_with_gold(family, make_classifier):
     model, batch, labels = make_classifier(family, 2, ("a", "b", "c")), make_batch(), torch.tensor([2, 0, 1, 1, 0])
     row = family_of(family)
     objective = Finetune(row, CLASSIFY)
@@ -49,7 +43,7 @@ def test_finetuning_minimises_the_cross_entropy_with_gold(family: str, make_clas
     assert float(term.mean.detach()) == pytest.approx(float(wanted), rel=1e-5)
 
 
-def test_finetuning_takes_the_weight_of_its_term() -> None:
+def test_finetuning_takes_the_weight_of_its_term():
     row, heads = family_of("bert"), {"intent": "text-classification", "mood": "regression"}
     assert Finetune(row, CLASSIFY).weights == {"labels": 1.0}
     assert Finetune(row, CLASSIFY, {"labels": 0.5}).weights == {"labels": 0.5}
@@ -62,7 +56,7 @@ def test_finetuning_takes_the_weight_of_its_term() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("listed", "layers"), [(None, [2, 3]), ([1, 2], [1, 2])])
-def test_terms_are_the_formulas_over_the_mapped_layers(listed: list[int] | None, layers: list[int]) -> None:
+def test_terms_are_the_formulas_over_the_mapped_layers(listed, layers):
     trial = try_task(layers=listed, temperature=2.0)
     assert trial.objective.layers == layers
     found, batch = means(trial.terms()), trial.batch()
@@ -83,7 +77,7 @@ def test_terms_are_the_formulas_over_the_mapped_layers(listed: list[int] | None,
     assert {n: found[n] for n in wanted} == pytest.approx({n: float(v) for n, v in wanted.items()}, rel=1e-4)
 
 
-def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(make_classifier: Callable[..., Any]) -> None:
+def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(make_classifier):
     teacher = make_classifier("mobilebert", 3, ("a", "b"))
     stage = TaskStage(method="task", steps=1, signals=SignalWeights(hidden=1))
     message = r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention"
@@ -91,7 +85,7 @@ def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(make_
         TaskDistillation(teacher, make_student(teacher), family_of("mobilebert"), CLASSIFY, stage, "distill.1")
 
 
-def test_sizes_that_do_not_fit_a_signal_are_refused_together_and_logits_fit_any() -> None:
+def test_sizes_that_do_not_fit_a_signal_are_refused_together_and_logits_fit_any():
     section = {**NARROW, "heads": 3}
     with pytest.raises(InputError) as caught:
         try_task(section)
@@ -103,7 +97,7 @@ def test_sizes_that_do_not_fit_a_signal_are_refused_together_and_logits_fit_any(
     assert means(try_task(section, signals=SignalWeights(logits=1, hidden=0, attention=0)).terms())["logits"] > 0
 
 
-def test_vectors_of_another_width_are_not_compared_with_the_teachers(make_classifier: Callable[..., Any]) -> None:
+def test_vectors_of_another_width_are_not_compared_with_the_teachers(make_classifier):
     teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
     stage = TaskStage(method="task", steps=1, signals=SignalWeights(logits=1, hidden=0, attention=0, labels=1))
     task = TASKS[TaskName.FEATURE_EXTRACTION]
@@ -126,9 +120,7 @@ EMBED = TASKS[TaskName.FEATURE_EXTRACTION]
 
 @pytest.mark.parametrize("kind", Projection)
 @pytest.mark.parametrize("kinds", [("mean",), ("mean", "max")], ids=str)
-def test_states_and_vectors_of_another_width_are_compared_through_the_projection(
-    kinds: tuple[str, ...], kind: Projection, make_classifier: Callable[..., Any]
-) -> None:
+def test_states_and_vectors_of_another_width_are_compared_through_the_projection(kinds, kind, make_classifier):
     teacher = make_classifier("bert", 3, (), auto_class="AutoModel")
     student = make_student(teacher, 2, kind, **NARROW)
     signals = SignalWeights(logits=1, hidden=1, attention=0, labels=1)
@@ -161,9 +153,7 @@ def test_states_and_vectors_of_another_width_are_compared_through_the_projection
     assert found["labels"] == pytest.approx(np.log1p(np.exp(20 * (cosines[1] - cosines[0]))), rel=1e-5, abs=1e-6)
 
 
-def test_a_kept_projection_starts_at_the_teachers_vectors_and_a_dropped_one_goes_on(
-    make_classifier: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_kept_projection_starts_at_the_teachers_vectors_and_a_dropped_one_goes_on(make_classifier, tmp_path):
     teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
     student = make_student(teacher, 2, **NARROW)
     before = set(student.state_dict())
@@ -187,8 +177,8 @@ def test_a_kept_projection_starts_at_the_teachers_vectors_and_a_dropped_one_goes
 
 
 def test_vectors_of_a_column_are_learnt_at_the_students_width_without_an_earlier_stages_projection(
-    make_classifier: Callable[..., Any], tmp_path: Path
-) -> None:
+    make_classifier, tmp_path
+):
     teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
     student = make_student(teacher, 2, **NARROW)
     stage = TaskStage(method="task", steps=1, batch=5, lr=1e-9, signals=SignalWeights(logits=1, hidden=0, attention=0))
@@ -206,6 +196,6 @@ def test_vectors_of_a_column_are_learnt_at_the_students_width_without_an_earlier
     assert add_carried_projection(DEFAULT_POOLING, result.add_carried(earlier)) is DEFAULT_POOLING
 
 
-def test_nothing_is_asked_of_layers_without_weight() -> None:
+def test_nothing_is_asked_of_layers_without_weight():
     objective = try_task(signals=SignalWeights(logits=1, hidden=0, attention=0)).objective
     assert objective.signals.wanted == Wanted(outputs=True)

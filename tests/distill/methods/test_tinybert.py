@@ -1,16 +1,13 @@
-from __future__ import annotations
-
 import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
@@ -20,15 +17,12 @@ from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerWeights, TinyBertIntermediateStage, TinyBertPredictionStage
 from pocketbert.core.tasks import TASKS, TaskName, several_task
 from pocketbert.core.types import Projection, Schedule, Signal
-from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Counting
 from pocketbert.distill.methods import task as task_method
-from pocketbert.distill.methods import tinybert
 from pocketbert.distill.methods.method import StageJob, TeacherStudent
 from pocketbert.distill.methods.tinybert import TinyBertDistillation, train_layers, train_prediction
-from pocketbert.distill.students.projection import attach_projection, attached_projection, detach_projection
-from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from support.objectives import NARROW, SIZES, Trial, make_batch, make_student, means, try_tinybert
+from pocketbert.distill.students.projection import attached_projection
+from support.objectives import SIZES, Trial, make_batch, make_student, means, try_tinybert
 
 Array = NDArray[np.float64]
 BERT = family_of("bert")
@@ -41,7 +35,7 @@ def weighted(*terms: str) -> LayerWeights:
 
 
 @pytest.fixture
-def encoder(make_classifier: Callable[..., Any]) -> Callable[..., Any]:
+def encoder(make_classifier) -> Callable[..., Any]:
     """`encoder(layers=3, family="bert", **sizes)`."""
     return lambda layers=3, family="bert", **more: make_classifier(family, layers, (), auto_class="AutoModel", **more)
 
@@ -67,9 +61,9 @@ def bert_scores(model: Any, states: Sequence[Tensor], layer: int, mask: Array) -
     return np.asarray(scores + (1 - mask[:, None, None, :]) * -1e4)
 
 
-def formulas(trial: Trial, layers: Sequence[int], reference: bool) -> dict[str, float]:
+def formulas(trial: Trial, layers: Sequence[int], reference: bool, inputs: Any = None) -> dict[str, float]:
     """All terms from the models' ordinary outputs, in loops, float64."""
-    inputs = {name: trial.batch()[name] for name in INPUTS}
+    inputs = inputs or {name: trial.batch()[name] for name in INPUTS}
     teacher, student = trial.teacher, trial.student
     with torch.no_grad():
         ours, theirs = (m(**inputs, output_hidden_states=True).hidden_states for m in (student, teacher))
@@ -107,9 +101,7 @@ def formulas(trial: Trial, layers: Sequence[int], reference: bool) -> dict[str, 
         (False, Projection.SHARED, [1, 3], [1, 3]),
     ],
 )
-def test_terms_and_counts_are_the_formulas_of_the_paper(
-    general: bool, projection: Projection, listed: list[int] | None, layers: list[int], reference: bool
-) -> None:
+def test_terms_and_counts_are_the_formulas_of_the_paper(general, projection, listed, layers, reference):
     trial = try_tinybert(general=general, projection=projection, layers=listed, reference=reference)
     assert trial.objective.layers == layers
     assert means(trial.terms()) == pytest.approx(formulas(trial, layers, reference), rel=1e-6, abs=1e-6)
@@ -117,61 +109,6 @@ def test_terms_and_counts_are_the_formulas_of_the_paper(
     tokens, pairs = sum(SIZES), sum(n * n for n in SIZES)
     wanted = (5, 5, 5) if reference else (pairs, tokens, tokens)
     assert [float(n) for n in trial.objective.counts(trial.batch()).values()] == [*map(float, wanted)]
-
-
-@pytest.mark.parametrize(
-    ("terms", "wanted"),
-    [
-        (TERMS, Wanted(outputs=False, hidden=(0, 2, 4), attention=(1, 3))),
-        (("attention",), Wanted(outputs=False, attention=(1, 3))),
-        (("hidden",), Wanted(outputs=False, hidden=(2, 4))),
-        (("embeddings",), Wanted(outputs=False, hidden=(0,))),
-    ],
-)
-def test_nothing_is_asked_of_layers_that_are_not_compared(
-    terms: Sequence[str], wanted: Wanted, encoder: Callable[..., Any]
-) -> None:
-    teacher, asked = encoder(5), list[bool]()
-    student = make_student(teacher)
-    objective = make_objective(teacher, student, terms, layers=[2, 4])
-    assert objective.signals.wanted == wanted
-    for model in (teacher, student):
-        model.register_forward_pre_hook(lambda m, a, k: asked.append(k["output_hidden_states"]), with_kwargs=True)
-    objective(student, make_batch())
-    assert asked == 2 * [bool(wanted.hidden)]
-
-
-def test_the_recorder_keeps_no_scores_behind_a_step(
-    encoder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teacher, kept = encoder(), list[Any]()
-    student = make_student(teacher)
-    monkeypatch.setattr(tinybert, "record_attention", lambda *a: kept.append(record_attention(*a)) or kept[-1])
-    make_objective(teacher, student, ("attention",))(student, make_batch())
-    assert [len(r.scores) for r in kept] == [0]
-
-
-def test_signals_may_come_from_elsewhere_but_not_for_the_reference(encoder: Callable[..., Any]) -> None:
-    teacher = encoder()
-    student = make_student(teacher)
-    plain = make_objective(teacher, student)
-    right = OnlineTeacher(teacher, BERT, plain.signals.wanted)
-
-    class Elsewhere:
-        """Signals that come from no model."""
-
-        wanted = right.wanted
-
-        def __call__(self, batch: Mapping[str, Tensor]) -> Any:
-            return right(batch)
-
-    found = make_objective(teacher, student, signals=Elsewhere())(student, make_batch())
-    assert means(found) == means(plain(student, make_batch()))
-    with pytest.raises(ValueError, match="only the teacher itself has values"):
-        make_objective(teacher, student, reference=True, signals=Elsewhere())
-    less = OnlineTeacher(teacher, BERT, Wanted(outputs=False, hidden=(0,)))
-    with pytest.raises(ValueError, match="the stage wants"):
-        make_objective(teacher, student, signals=less)
 
 
 # --- stages -----------------------------------------------------------------------------------------------------------
@@ -193,118 +130,28 @@ def job_of(teacher: Any, student: Any, work: Path, stage: Any = None, **more: An
     return StageJob(TeacherStudent(teacher, student, BERT, settings), Rows, 3, work, task, **more)
 
 
-def test_checkpoints_hold_the_projection_saved_students_do_not_and_the_next_stage_goes_on_with_it(
-    encoder: Callable[..., Any], tmp_path: Path
-) -> None:
-    teacher = encoder()
-    student = make_student(teacher, **NARROW)
-    start = {k: v.clone() for k, v in student.state_dict().items()}
-    result = train_layers(job_of(teacher, student, tmp_path / "work"))
-    newest = tmp_path / "work" / (tmp_path / "work" / "latest").read_text()
-    added = {f"layer_projection.maps.0.{leaf}" for leaf in ("weight", "bias")}
-    held, moments = (load_file(newest / f"{kind}.safetensors") for kind in ("model", "optimizer"))
-    assert added <= set(held) and {f"exp_avg/{name}" for name in added} <= set(moments)
-    assert set(student.state_dict()) == set(start)
-    assert "projection" not in json.dumps(student.config.to_dict())
-    part = result.carried["projection"]
-    assert all(torch.equal(held[f"layer_projection.{name}"], value) for name, value in part.tensors.items())
-    following = train_layers(job_of(teacher, student, tmp_path / "next", carried=result.carried))
-    first = load_file(tmp_path / "next" / "step-0000003" / "model.safetensors")["layer_projection.maps.0.weight"]
-    assert float((first - part.tensors["maps.0.weight"]).abs().max()) < 0.01, "three steps of 1e-3 from where it was"
-    assert following.carried["projection"].facts == part.facts
-    wide = make_student(teacher)
-    assert train_layers(job_of(teacher, wide, tmp_path / "wide")).carried == {}
-
-
-LENGTH = 16
-"""Longest input of the rows below, ``max_seq_length`` of the released code."""
-
-
-class TextRows:
-    """Twelve tokenized rows of 3 to 12 tokens; satisfies TrainData, and pads to the longest row of a batch."""
-
-    lengths: Sequence[int] = [*SIZES, *SIZES, 5, 3]
-
-    def __init__(self, folder: Path) -> None:
-        self.tokenizer = TextTokenizer(folder, LENGTH)
-
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        return make_batch(rows, step=step)
-
-
-def released_loss(teacher: Any, student: Any, maps: nn.Linear, batch: Mapping[str, Tensor]) -> dict[str, float]:
-    """The terms of `general_distill.py` (lines 418 to 440) and `task_distill.py` on a batch of any padding.
-
-    Written with plain torch and transformers' own outputs; the student has 2 layers, the teacher 4.
-    """
-    inputs = {name: batch[name] for name in INPUTS}
-    far = (1.0 - batch["attention_mask"][:, None, None, :].float()) * -10000.0
-
-    def scores(model: Any, states: Sequence[Tensor], layer: int) -> Tensor:
-        own = model.encoder.layer[layer].attention.self
-        query, key = (
-            made.view(*made.shape[:2], own.num_attention_heads, -1).transpose(1, 2)
-            for made in (own.query(states[layer]), own.key(states[layer]))
-        )
-        return query @ key.transpose(-1, -2) / own.attention_head_size**0.5 + far
-
-    with torch.no_grad():
-        reps_s, reps_t = (model(**inputs, output_hidden_states=True).hidden_states for model in (student, teacher))
-        atts_s, atts_t = (
-            [scores(m, r, n) for n in range(len(r) - 1)] for m, r in ((student, reps_s), (teacher, reps_t))
-        )
-        att_loss = rep_loss = 0.0
-        for student_att, teacher_att in zip(atts_s, [atts_t[2 * i + 1] for i in range(2)], strict=True):
-            student_att = torch.where(student_att <= -1e2, torch.zeros_like(student_att), student_att)
-            teacher_att = torch.where(teacher_att <= -1e2, torch.zeros_like(teacher_att), teacher_att)
-            att_loss += float(nn.functional.mse_loss(student_att, teacher_att))
-        errors = [
-            float(nn.functional.mse_loss(maps(s), t))
-            for s, t in zip(reps_s, [reps_t[2 * i] for i in range(3)], strict=True)
-        ]
-        rep_loss = sum(errors[1:])
-    return {"attention": att_loss, "hidden": rep_loss, "embeddings": errors[0]}
-
-
-@pytest.mark.parametrize("reference", [True, False])
-def test_a_stage_with_reference_has_the_loss_of_the_released_code_on_rows_padded_to_one_length(
-    reference: bool, encoder: Callable[..., Any], tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
-    teacher, rows = encoder(4).eval(), TextRows(tiny_model("bert"))
-    student = make_student(teacher, projection=Projection.SHARED, **NARROW)
-    maps = attached_projection(student)
-    assert maps is not None
-    plan = {"steps": 1, "batch": 12, "micro_batch": 5, "lr": 1e-9, "dropout": 0.0, "reference": reference}
+def test_a_stage_with_reference_pads_all_rows_to_one_length_as_the_released_code(tiny_model, tmp_path):
+    trial, length = try_tinybert(reference=True), 16
+    trial.teacher.eval()
+    tokenizer = TextTokenizer(tiny_model("bert"), length)
+    batch = {n: nn.functional.pad(v, (0, length - v.shape[1])) for n, v in make_batch(range(10)).items() if n in INPUTS}
+    expected = formulas(trial, [2, 3], reference=True, inputs=batch)
+    rows = SimpleNamespace(lengths=Rows.lengths, batch=Rows().batch, tokenizer=tokenizer)
+    plan = {"steps": 1, "batch": 10, "micro_batch": 5, "lr": 1e-9, "dropout": 0.0, "reference": True}
     stage = TinyBertIntermediateStage(method="tinybert-intermediate", **plan)
-    padded = {
-        name: nn.functional.pad(value, (0, LENGTH - value.shape[1]))
-        for name, value in rows.batch(range(12), 0).items()
-        if name in INPUTS
-    }
-    expected = released_loss(teacher, student, maps.maps[0], padded)
-    carried = task_method.detach_carried_projection(student)
-    job = dataclasses.replace(job_of(teacher, student, tmp_path, stage, carried=carried), rows=lambda: rows)
-    (record,) = train_layers(job).outcome.history
-    if reference:
-        assert record.terms == pytest.approx(expected, rel=2e-3), "to the rounding of bf16, where the machine has it"
-    else:
-        assert record.terms["attention"] / record.terms["hidden"] > 1.5 * expected["attention"] / expected["hidden"]
+    carried = task_method.detach_carried_projection(trial.student)
+    job = job_of(trial.teacher, trial.student, tmp_path, stage, carried=carried)
+    (record,) = train_layers(dataclasses.replace(job, rows=lambda: rows)).outcome.history
+    assert record.terms == pytest.approx(expected, rel=2e-3), "to the rounding of bf16, where the machine has it"
 
 
 @pytest.mark.parametrize("name", list(TASKS))
-def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prediction_stage_is_a_task_stage(name, tmp_path, monkeypatch):
     monkeypatch.setattr(task_method, "train", lambda job, weights: job.pair.stage)
     settings = {"steps": 70, "batch": 16, "micro_batch": 4, "lr": 2e-5, "warmup": 0.2, "schedule": Schedule.CONSTANT}
-    settings |= {
-        "weight_decay": 0.02,
-        "beta2": 0.9,
-        "eps": 1e-5,
-        "clip": 2.0,
-        "dropout": 0.3,
-        "freeze_embeddings": True,
-    }
+    more = {"weight_decay": 0.02, "beta2": 0.9, "eps": 1e-5, "clip": 2.0, "dropout": 0.3, "freeze_embeddings": True}
     own = TinyBertPredictionStage(
-        method="tinybert-prediction", checkpoint=7, temperature=1.5, augmented=True, **settings
+        method="tinybert-prediction", checkpoint=7, temperature=1.5, augmented=True, **settings, **more
     )
     made: Any = train_prediction(job_of(None, None, tmp_path, own, task=TASKS[name]))
     for key in Optimisation.model_fields:
@@ -329,9 +176,7 @@ class RowsOfHeads:
 
 
 @pytest.mark.parametrize("tasks", [("text-classification", "regression"), ("regression", "regression")])
-def test_each_head_learns_in_the_prediction_stage_as_by_itself(
-    tasks: Sequence[str], make_classifier: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_head_learns_in_the_prediction_stage_as_by_itself(tasks, make_classifier, tmp_path, monkeypatch):
     """The teacher's number is wrong by far; a student that learnt it would follow."""
     labels = HEADS if "text-classification" in tasks else ("intent: number", HEADS[2])
     task = several_task(dict(zip(("intent", "mood"), tasks, strict=True)), labels, {"mood": 0.5})
@@ -356,7 +201,7 @@ def test_each_head_learns_in_the_prediction_stage_as_by_itself(
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_models_that_do_not_fit_are_refused_with_all_reasons(encoder: Callable[..., Any]) -> None:
+def test_models_that_do_not_fit_are_refused_with_all_reasons(encoder):
     teacher = encoder(3, "mobilebert")
     other = encoder(2, "mobilebert", vocab_size=150, num_attention_heads=2)
     with pytest.raises(InputError) as caught:
@@ -374,29 +219,14 @@ def test_models_that_do_not_fit_are_refused_with_all_reasons(encoder: Callable[.
     assert all(text in problems[where] for where, text in wanted.items()), problems
 
 
-def test_a_student_deeper_than_its_teacher_needs_a_list(encoder: Callable[..., Any]) -> None:
+def test_a_student_deeper_than_its_teacher_needs_a_list(encoder):
     teacher, student = encoder(2), encoder(3)
     with pytest.raises(InputError, match=r"distill\.0\.layers: the student has 3 layers, the teacher only 2"):
         make_objective(teacher, student)
     assert make_objective(teacher, student, layers=[1, 1, 2]).layers == [1, 1, 2]
 
 
-def test_a_family_without_attention_refuses_it(encoder: Callable[..., Any]) -> None:
-    teacher = encoder()
-    family = dataclasses.replace(BERT, signals=(Signal.LOGITS, Signal.HIDDEN))
+def test_a_family_without_attention_refuses_it(encoder):
+    teacher, family = encoder(), dataclasses.replace(BERT, signals=(Signal.LOGITS, Signal.HIDDEN))
     with pytest.raises(InputError, match=r"weights\.attention: .*does not offer it.*logits, hidden"):
         make_objective(teacher, make_student(teacher), family=family)
-
-
-def test_a_missing_projection_is_noticed(encoder: Callable[..., Any]) -> None:
-    teacher = encoder()
-    student = make_student(teacher, projection=Projection.SHARED, **NARROW)
-    detach_projection(student)
-    with pytest.raises(ValueError, match=r"24 wide, the teacher 32: call attach_projection\(student, 32"):
-        make_objective(teacher, student)
-    attach_projection(student, 40, Projection.SHARED, 0)
-    with pytest.raises(ValueError, match="attach_projection"):
-        make_objective(teacher, student, ("embeddings",))
-    make_objective(teacher, student, ("attention",))  # reads no states
-    other_heads = make_student(teacher, init="random", heads=2)
-    make_objective(teacher, other_heads, ("hidden", "embeddings"))  # reads no scores

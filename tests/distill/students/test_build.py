@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +5,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, find_family
 from pocketbert.core.recipe.student import StudentSection, VocabularySection
 from pocketbert.core.types import Projection
 from pocketbert.distill.students.build import build_student, check_student_sizes, freeze_positions
+from pocketbert.distill.students.layer_map import layer_map
 from pocketbert.distill.students.projection import attach_projection
 from support.counting import parameter_count
 from support.tiny import BASIC, ENTRIES
@@ -37,32 +38,25 @@ def section(layers: int, **more: Any) -> StudentSection:
 @pytest.mark.parametrize(
     ("name", "depth", "listed", "chosen"),
     [
-        *((n, 4, None, [2, 4]) for n in FAMILIES if ENTRIES[n].copied),
+        *((name, 4, None, [2, 4]) for name in ("bert", "ib-bert")),
         ("bert", 12, [2, 12], [2, 12]),
         ("bert", 4, [3, 3], [3, 3]),
     ],
 )
-def test_inherited_layers_equal_the_teachers_and_share_no_memory(
-    name: str, depth: int, listed: list[int] | None, chosen: list[int], make_classifier: Callable[..., Any]
-) -> None:
+def test_inherited_layers_equal_the_teachers_and_share_no_memory(name, depth, listed, chosen, make_classifier):
+    """`tests/families/test_table.py` has the layers of all other families."""
     teacher, family = make_classifier(name, depth, ("a", "b")), find_family(name)
     student = build_student(teacher, family, section(2, teacher_layers=listed), 0)
-    lists = (family.layer_path, *family.layer_lists)
-    for path in lists:
-        ours, theirs = student.get_submodule(path), teacher.get_submodule(path)
-        assert len(ours) == 2
-        assert all(same(layer, theirs[source - 1]) for layer, source in zip(ours, chosen, strict=True)), path
-    for key, value in student.state_dict().items():
-        assert key.startswith(lists) or torch.equal(value, teacher.state_dict()[key]), key
+    ours, theirs = (model.get_submodule(family.layer_path) for model in (student, teacher))
+    assert len(ours) == 2
+    assert all(same(layer, theirs[source - 1]) for layer, source in zip(ours, chosen, strict=True))
     assert student.training
     assert (student.config.num_hidden_layers, teacher.config.num_hidden_layers) == (2, depth)
     assert not {p.data_ptr() for p in student.parameters()} & {p.data_ptr() for p in teacher.parameters()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_random_student_depends_on_the_seed_alone_and_may_have_another_size(
-    name: str, make_classifier: Callable[..., Any]
-) -> None:
+def test_a_random_student_depends_on_the_seed_alone_and_may_have_another_size(name, make_classifier):
     teacher, family = make_classifier(name, 3, ("a", "b", "c")), find_family(name)
     sizes = {"hidden": 24, "heads": 3, "intermediate": 40} if ENTRIES[name].resized else {}
     made = []
@@ -86,9 +80,7 @@ def test_a_random_student_depends_on_the_seed_alone_and_may_have_another_size(
 
 @pytest.mark.parametrize("sizes", [{"hidden": 24, "heads": 3}, {"heads": 2}], ids=str)
 @pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
-def test_a_narrower_student_starts_from_the_teachers_embeddings(
-    name: str, sizes: dict[str, int], make_classifier: Callable[..., Any]
-) -> None:
+def test_a_narrower_student_starts_from_the_teachers_embeddings(name, sizes, make_classifier):
     teacher, family = make_classifier(name, 3, ("a", "b", "c")), find_family(name)
     student, drawn = (
         build_student(teacher, family, section(2, init=init, **sizes), 5).eval() for init in ("embeddings", "random")
@@ -108,7 +100,7 @@ def test_a_narrower_student_starts_from_the_teachers_embeddings(
     assert layers and all(torch.equal(state[k], random[k]) for k in layers)
 
 
-def test_the_head_of_a_narrower_student_reads_the_components(make_classifier: Callable[..., Any]) -> None:
+def test_the_head_of_a_narrower_student_reads_the_components(make_classifier):
     teacher = make_classifier("bert", 2, ("a", "b"))
     student = build_student(teacher, BERT, section(1, init="embeddings", hidden=16), 0)
     word, positions = (
@@ -151,7 +143,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_students_have_the_published_numbers_of_parameters(name: str) -> None:
+def test_students_have_the_published_numbers_of_parameters(name):
     kind, config, wanted, parameters = PUBLISHED[name]
     with torch.device("meta"):
         teacher = kind(config)
@@ -183,15 +175,13 @@ def test_students_have_the_published_numbers_of_parameters(name: str) -> None:
         ({"layers": 1, "fold_segments": True, "init": "random", "family": "distilbert"}, r"student\.fold_segments"),
     ],
 )
-def test_what_cannot_be_made_is_refused(
-    wanted: dict[str, Any], message: str, make_classifier: Callable[..., Any]
-) -> None:
+def test_what_cannot_be_made_is_refused(wanted, message, make_classifier):
     with pytest.raises(InputError, match=message):
         build_student(make_classifier("bert", 2, ("a", "b")), BERT, section(**wanted), 0)
 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
-def test_sizes_that_can_be_built_pass_before_anything_is_built(name: str, make_classifier: Callable[..., Any]) -> None:
+def test_sizes_that_can_be_built_pass_before_anything_is_built(name, make_classifier):
     teacher, family = make_classifier(name, 3, ("a", "b")), find_family(name)
     wanted = section(2, init="embeddings", hidden=24, heads=3)
     student = build_student(teacher, family, wanted, 0)
@@ -205,23 +195,20 @@ def test_sizes_that_can_be_built_pass_before_anything_is_built(name: str, make_c
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    ("name", "sizes", "message"),
     [
-        ({"hidden": 30, "heads": 3}, r"student: hidden 30, heads 3: SqueezeBERT cannot have .*groups.* multiples of 4"),
-        ({"intermediate": 50}, r"student: intermediate 50: SqueezeBERT cannot have .*groups.* multiples of 4"),
+        ("squeezebert", {"hidden": 30, "heads": 3}, r"student: hidden 30, heads 3: SqueezeBERT .*groups.*tiples of 4"),
+        ("squeezebert", {"intermediate": 50}, r"student: intermediate 50: SqueezeBERT .*groups.* multiples of 4"),
+        ("xlm", {"intermediate": 40}, r"student\.intermediate: XLM has no such size"),
     ],
 )
-def test_channels_that_do_not_fill_their_groups_are_refused_before_anything_is_built(
-    sizes: dict[str, int], message: str, make_classifier: Callable[..., Any]
-) -> None:
-    config = make_classifier("squeezebert", 2, ("a", "b")).config
+def test_sizes_that_a_family_cannot_have_are_refused_before_anything_is_built(name, sizes, message, make_classifier):
+    config = make_classifier(name, 2, ("a", "b")).config
     with pytest.raises(InputError, match=message):
-        check_student_sizes(config, find_family("squeezebert"), section(1, init="random", **sizes))
+        check_student_sizes(config, find_family(name), section(1, init="random", **sizes))
 
 
-def test_word_vectors_of_their_own_width_are_kept_and_others_are_refused_with_the_reason(
-    make_classifier: Callable[..., Any],
-) -> None:
+def test_word_vectors_of_their_own_width_are_kept_and_others_are_refused_with_the_reason(make_classifier):
     teacher = make_classifier("electra", 2, ("a", "b"), embedding_size=16)
     student = build_student(teacher, find_family("electra"), section(1, init="embeddings", hidden=16), 0)
     assert torch.equal(student.get_input_embeddings().weight, teacher.get_input_embeddings().weight)
@@ -229,12 +216,6 @@ def test_word_vectors_of_their_own_width_are_kept_and_others_are_refused_with_th
     own = other.config.embedding_size
     with pytest.raises(InputError, match=rf"student.init: MobileBERT's word vectors have {own} numbers, its states"):
         build_student(other, find_family("mobilebert"), section(1, init="embeddings", hidden=16), 0)
-
-
-def test_a_size_that_a_family_does_not_have_is_refused(make_classifier: Callable[..., Any]) -> None:
-    teacher = make_classifier("xlm", 2, ("a", "b"))
-    with pytest.raises(InputError, match=r"student\.intermediate: XLM has no such size"):
-        build_student(teacher, find_family("xlm"), section(1, init="random", intermediate=40), 0)
 
 
 # --- another class ----------------------------------------------------------------------------------------------------
@@ -252,7 +233,7 @@ PAIRS = [  # a DistilBERT layer's part, a BERT layer's
 
 
 @pytest.fixture
-def random_bert(make_classifier: Callable[..., Any]) -> Callable[..., Any]:
+def random_bert(make_classifier) -> Callable[..., Any]:
     """`random_bert(auto_class, layers=3)`: no two tensors alike, biases and norms included."""
 
     def make(auto_class: str, layers: int = 3) -> Any:
@@ -274,9 +255,7 @@ def random_bert(make_classifier: Callable[..., Any]) -> Callable[..., Any]:
         (4, {"layers": 2, "teacher_layers": [4, 1]}, [4, 1]),
     ],
 )
-def test_a_distilbert_starts_from_layers_embeddings_and_head_of_a_bert(
-    depth: int, wanted: dict[str, Any], chosen: list[int], random_bert: Callable[..., Any]
-) -> None:
+def test_a_distilbert_starts_from_layers_embeddings_and_head_of_a_bert(depth, wanted, chosen, random_bert):
     teacher = random_bert("AutoModelForMaskedLM", depth)
     student = build_student(teacher, BERT, section(**wanted, family="distilbert"), 0)
     assert isinstance(student, transformers.DistilBertForMaskedLM) and student.training
@@ -307,9 +286,7 @@ def test_a_distilbert_starts_from_layers_embeddings_and_head_of_a_bert(
     ],
 )
 @torch.no_grad()
-def test_with_folded_segments_every_head_gives_the_teachers_answers(
-    auto_class: str, made: str, random_bert: Callable[..., Any]
-) -> None:
+def test_with_folded_segments_every_head_gives_the_teachers_answers(auto_class, made, random_bert):
     teacher = random_bert(auto_class)
     student, dropped = (
         build_student(teacher, BERT, section(3, family="distilbert", fold_segments=fold), 0).eval()
@@ -326,14 +303,14 @@ def test_with_folded_segments_every_head_gives_the_teachers_answers(
     assert not torch.allclose(dropped(IDS)[0], teacher(IDS)[0], atol=1e-3)
 
 
-def test_a_random_student_of_another_class_takes_sizes_and_seed_only(random_bert: Callable[..., Any]) -> None:
+def test_a_random_student_of_another_class_takes_sizes_and_seed_only(random_bert):
     wanted = section(2, init="random", hidden=24, heads=3, intermediate=40, family="distilbert")
     one, two, other = (build_student(random_bert("AutoModelForMaskedLM"), BERT, wanted, seed) for seed in (5, 5, 6))
     assert (one.config.dim, one.config.n_heads, one.config.hidden_dim, one.config.n_layers) == (24, 3, 40, 2)
     assert same(one, two) and not same(one, other)
 
 
-def test_classes_that_do_not_correspond_are_refused(make_classifier: Callable[..., Any]) -> None:
+def test_classes_that_do_not_correspond_are_refused(make_classifier):
     roberta = make_classifier("roberta", 2, ("a", "b"))
     with pytest.raises(InputError, match="'distilbert' cannot be made from a teacher of family 'roberta'"):
         build_student(roberta, family_of("roberta"), section(1, family="distilbert"), 0)
@@ -343,10 +320,40 @@ def test_classes_that_do_not_correspond_are_refused(make_classifier: Callable[..
 
 
 @pytest.mark.parametrize("name", BASIC)
-def test_positions_alone_are_frozen(name: str, make_classifier: Callable[..., Any]) -> None:
+def test_positions_alone_are_frozen(name, make_classifier):
     model = make_classifier(name, 1, ("a", "b"))
     freeze_positions(model)
     (frozen,) = [n.partition(".")[2] for n, p in model.named_parameters() if not p.requires_grad]
     assert frozen == "embeddings.position_embeddings.weight"
     with pytest.raises(InputError, match="no table of positions"):
         freeze_positions(torch.nn.Linear(2, 2))
+
+
+# which layers of the teacher a student starts from
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "wanted"), [(3, 6, [2, 4, 6]), (4, 12, [3, 6, 9, 12]), (2, 3, [2, 3]), (4, 6, [2, 3, 5, 6])]
+)
+def test_known_maps(student, teacher, wanted):
+    assert layer_map(student, teacher) == wanted
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 48).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))))
+def test_maps_rise_to_the_last_layer(sizes):
+    student, teacher = sizes
+    found = layer_map(student, teacher)
+    assert len(found) == student and found == sorted(set(found)) and found[-1] == teacher
+    assert all(abs(n - m * teacher / student) <= 0.5 for m, n in enumerate(found, 1))
+
+
+def test_a_listed_map_is_taken_as_it_is():
+    assert layer_map(3, 6, [1, 1, 5]) == [1, 1, 5]
+    assert layer_map(3, 2, [1, 2, 2]) == [1, 2, 2]
+
+
+@pytest.mark.parametrize("listed", [[1, 2], [1, 2, 7], [0, 1, 2], []])
+def test_a_list_that_does_not_fit_is_refused(listed):
+    with pytest.raises(InputError, match="distill.0.layers: .* does not map 3 student layers to teacher layers 1 to 6"):
+        layer_map(3, 6, listed, "distill.0.layers")

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +40,7 @@ def inputs() -> dict[str, Tensor]:
         (IbBertForMaskedLM, {}, 294_205_184 + 512 * 512 + 3 * 512 + 30522 * (512 - 128) + 30522),
     ],
 )
-def test_ib_bert_large_has_its_size(kind: Any, arguments: dict[str, bool], parameters: int) -> None:
+def test_ib_bert_large_has_its_size(kind, arguments, parameters):
     with torch.device("meta"):
         model = kind(IbBertConfig(), **arguments)
     assert parameter_count(model) == parameters
@@ -94,7 +91,7 @@ def run_block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) 
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_forward_is_the_papers(attention: str) -> None:
+def test_forward_is_the_papers(attention):
     model = tiny().double()
     model.set_attn_implementation(attention)
     states = model(**inputs(), output_hidden_states=True).hidden_states
@@ -111,7 +108,7 @@ def test_forward_is_the_papers(attention: str) -> None:
 
 
 @torch.no_grad()
-def test_heads_read_the_last_block() -> None:
+def test_heads_read_the_last_block():
     model = tiny().double()
     made = model(**inputs(), output_hidden_states=True)
     weights, last = dict(model.state_dict()), made.hidden_states[-1]
@@ -146,7 +143,7 @@ def test_heads_read_the_last_block() -> None:
     ],
 )
 @torch.no_grad()
-def test_a_saved_folder_opens_bit_equal(kind: Any, auto: Any, tmp_path: Path) -> None:
+def test_a_saved_folder_opens_bit_equal(kind, auto, tmp_path):
     model = tiny(kind)
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file()
@@ -162,13 +159,13 @@ def test_a_saved_folder_opens_bit_equal(kind: Any, auto: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("own", [None, 0.4])
-def test_the_heads_dropout_is_the_configured_one(own: float | None) -> None:
+def test_the_heads_dropout_is_the_configured_one(own):
     for kind in (IbBertForSequenceClassification, IbBertForTokenClassification):
         assert kind(config(hidden_dropout_prob=0.2, classifier_dropout=own)).dropout.p == (own or 0.2)
 
 
 @torch.no_grad()
-def test_an_encoder_opens_from_a_pre_training_folder(tmp_path: Path) -> None:
+def test_an_encoder_opens_from_a_pre_training_folder(tmp_path):
     model = tiny()
     model.save_pretrained(tmp_path)
     states = IbBertModel.from_pretrained(tmp_path).eval()(**inputs()).last_hidden_state
@@ -177,7 +174,7 @@ def test_an_encoder_opens_from_a_pre_training_folder(tmp_path: Path) -> None:
     assert torch.equal(logits, model(**inputs()).prediction_logits)
 
 
-def test_weights_start_as_configured_and_from_the_seed() -> None:
+def test_weights_start_as_configured_and_from_the_seed():
     torch.manual_seed(5)
     first = IbBertModel(config())
     torch.manual_seed(5)
@@ -190,7 +187,7 @@ def test_weights_start_as_configured_and_from_the_seed() -> None:
             assert 0.1 < float(module.weight.detach().std()) < 0.3  # initializer_range 0.2
 
 
-def test_other_architectures_are_refused_all_at_once() -> None:
+def test_other_architectures_are_refused_all_at_once():
     with pytest.raises(InputError) as caught:
         config(key_query_shared_bottleneck=True, use_bottleneck_attention=True, intra_bottleneck_size=30)
     assert len(caught.value.problems) == 3
@@ -252,7 +249,7 @@ def tiny_mobilebert() -> Any:
 
 
 @pytest.mark.parametrize("build", [tiny, tiny_mobilebert])
-def test_original_checkpoints_fill_the_models_also_from_a_folder(build: Any, tmp_path: Path) -> None:
+def test_original_checkpoints_fill_the_models_also_from_a_folder(build, tmp_path):
     model = build()
     state = {name: torch.randn(shape) for name, shape in original_variables(model.config).items()}
     kernel = "bert/encoder/layer_1/attention/output/dense/kernel"
@@ -272,6 +269,12 @@ def test_original_checkpoints_fill_the_models_also_from_a_folder(build: Any, tmp
     assert torch.equal(pairs, state["cls/seq_relationship/output_weights"])
 
 
+def test_all_unknown_variables_are_named():
+    with pytest.raises(InputError) as caught:
+        rename_weights({"output_weights": torch.zeros(1), "another": torch.zeros(1)})
+    assert [p.where for p in caught.value.problems] == ["output_weights", "another"]
+
+
 def is_known(name: str) -> bool:
     try:
         return bool(rename_weights({name: torch.zeros(1, 1)}))
@@ -282,7 +285,7 @@ def is_known(name: str) -> bool:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_no_other_name_is_taken(data: st.DataObject) -> None:
+def test_no_other_name_is_taken(data):
     known = sorted(original_variables(config()))
     parts = data.draw(st.sampled_from(known)).split("/")
     place = data.draw(st.integers(0, len(parts) - 1))
@@ -301,11 +304,5 @@ def test_no_other_name_is_taken(data: st.DataObject) -> None:
         "cls/squad/output_weights",
     ],
 )
-def test_variables_of_other_checkpoints_are_not_taken(name: str) -> None:
+def test_variables_of_other_checkpoints_are_not_taken(name):
     assert not is_known(name)
-
-
-def test_all_unknown_variables_are_named() -> None:
-    with pytest.raises(InputError) as caught:
-        rename_weights({"output_weights": torch.zeros(1), "another": torch.zeros(1)})
-    assert [p.where for p in caught.value.problems] == ["output_weights", "another"]

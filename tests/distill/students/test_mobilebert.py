@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,10 +6,7 @@ import torch
 import transformers
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_of
 from pocketbert.core.types import MobileBertSize
-from pocketbert.distill.capture import record_attention
-from pocketbert.distill.students import mobilebert
 from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.students.mobilebert import mini_teacher_config, transfer_config, transfer_student
 from support.counting import parameter_count
@@ -39,7 +34,7 @@ def make_teacher(kind: Any = IbBertForPreTraining) -> Any:
 @pytest.mark.parametrize(
     ("size", "parameters"), [(MobileBertSize.MOBILEBERT, 24_581_888), (MobileBertSize.TINY, 15_485_696)]
 )
-def test_sizes_are_the_originals(size: MobileBertSize, parameters: int) -> None:
+def test_sizes_are_the_originals(size, parameters):
     config = transfer_config(IbBertConfig(), size)
     with torch.device("meta"):
         assert parameter_count(transformers.MobileBertModel(config)) == parameters
@@ -51,55 +46,28 @@ def test_sizes_are_the_originals(size: MobileBertSize, parameters: int) -> None:
     assert config.to_dict() == published.to_dict()
 
 
-def test_the_mini_pair_keeps_the_published_ratio() -> None:
-    def count(config: Any, kind: Any) -> int:
-        with torch.device("meta"):
-            return parameter_count(kind(config).encoder.layer[0])
-
-    def ratio(config: IbBertConfig, size: MobileBertSize) -> float:
-        return count(config, IbBertModel) / count(transfer_config(config, size), transformers.MobileBertModel)
-
-    assert ratio(IbBertConfig(), MobileBertSize.MOBILEBERT) == pytest.approx(14.3, abs=0.1)
-    assert ratio(mini_teacher_config(), MINI) == pytest.approx(14, abs=0.5)
-
-
 @pytest.mark.parametrize(
     "config",
     [transformers.BertConfig(), transformers.MobileBertConfig(use_bottleneck=False)],
     ids=lambda c: c.model_type,
 )
 @pytest.mark.parametrize(("size", "width"), [(MINI, 128), (MobileBertSize.MOBILEBERT, 512)])
-def test_a_teacher_without_bottlenecks_has_a_student_of_the_published_widths(
-    config: Any, size: MobileBertSize, width: int
-) -> None:
+def test_a_teacher_without_bottlenecks_has_a_student_of_the_published_widths(config, size, width):
     made = transfer_config(config, size)
     assert (made.hidden_size, made.embedding_size, made.num_attention_heads) == (width, width // 4, 4)
     assert made.num_hidden_layers == config.num_hidden_layers
 
 
-@pytest.mark.parametrize(
-    ("config", "size", "message"),
-    [
-        (
-            transformers.BertConfig(hidden_size=384, num_attention_heads=12),
-            MobileBertSize.TINY,
-            "'tiny' is 512 wide between its blocks, the teacher only 384.* Choose one of: mini",
-        ),
-        (IbBertConfig(num_attention_heads=5, intra_bottleneck_size=1000), MINI, "no multiple of the teacher's 5 heads"),
-    ],
-)
-def test_teachers_that_no_student_fits_are_refused(config: Any, size: MobileBertSize, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        transfer_config(config, size)
+def test_heads_that_do_not_divide_a_students_width_are_refused():
+    with pytest.raises(InputError, match="no multiple of the teacher's 5 heads"):
+        transfer_config(IbBertConfig(num_attention_heads=5, intra_bottleneck_size=1000), MINI)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "width", "parameters"), [("ib-bert", 512, 294_205_184), ("ib-bert-mini", 128, None)])
-def test_an_ib_bert_has_its_own_sizes_and_the_teachers_vocabulary(
-    size: str, width: int, parameters: int | None
-) -> None:
+def test_an_ib_bert_has_its_own_sizes_and_the_teachers_vocabulary(size, width, parameters):
     teacher = tiny_classifier("bert", 2, (), auto_class="AutoModel", vocab_size=30_522 if parameters else 60)
     with torch.device("meta") if parameters else nullcontext():
         made = transfer_student(teacher, MobileBertSize(size), 0, "ForPreTraining")
@@ -112,21 +80,6 @@ def test_an_ib_bert_has_its_own_sizes_and_the_teachers_vocabulary(
         transfer_student(teacher, MobileBertSize(size), 0, "ForDreaming")
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("size", [size for size in MobileBertSize if size.family == "mobilebert"])
-@pytest.mark.parametrize("length", [1, 9])
-def test_blocks_of_teacher_and_student_can_be_compared(size: MobileBertSize, length: int) -> None:
-    large = make_teacher(IbBertForMaskedLM)
-    found = []
-    for model in (large, transfer_student(large, size, 0).eval()):
-        with record_attention(model, family_of("mobilebert"), range(2)) as recorder:
-            states = model(torch.arange(1, length + 1)[None], output_hidden_states=True).hidden_states
-        found.append([*states, *(recorder.scores[n] for n in range(2))])
-    assert len(found[0]) == 3 + 2
-    for theirs, ours in zip(*found, strict=True):
-        assert theirs.shape == ours.shape and not torch.allclose(theirs, ours)
-
-
 @pytest.mark.parametrize(
     ("kind", "head", "made"),
     [
@@ -137,9 +90,7 @@ def test_blocks_of_teacher_and_student_can_be_compared(size: MobileBertSize, len
         (IbBertForPreTraining, "ForSequenceClassification", transformers.MobileBertForSequenceClassification),
     ],
 )
-def test_everything_outside_the_blocks_is_the_teachers_but_norm_and_a_tasks_head(
-    kind: Any, head: str | None, made: Any
-) -> None:
+def test_everything_outside_the_blocks_is_the_teachers_but_norm_and_a_tasks_head(kind, head, made):
     large = make_teacher(kind)
     small, same, other = (transfer_student(large, MINI, seed, head) for seed in (3, 3, 4))
     assert type(small) is made and small.training
@@ -160,7 +111,7 @@ def test_everything_outside_the_blocks_is_the_teachers_but_norm_and_a_tasks_head
         assert small.cls.predictions.decoder.weight is small.mobilebert.embeddings.word_embeddings.weight
 
 
-def test_a_mobilebert_teaches_its_norm_too() -> None:
+def test_a_mobilebert_teaches_its_norm_too():
     large = transformers.MobileBertForMaskedLM(transfer_config(mini_teacher_config(60), MobileBertSize.MOBILEBERT))
     with torch.no_grad():
         large.mobilebert.embeddings.LayerNorm.weight.fill_(1.5)
@@ -168,19 +119,6 @@ def test_a_mobilebert_teaches_its_norm_too() -> None:
     assert torch.equal(small.mobilebert.embeddings.LayerNorm.weight, large.mobilebert.embeddings.LayerNorm.weight)
 
 
-def test_weights_that_do_not_fit_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = make_teacher(IbBertForMaskedLM)
-    config = transfer_config(large.config, MINI)
-    config.vocab_size = 61
-    monkeypatch.setattr(mobilebert, "transfer_config", lambda *_: config)
-    with pytest.raises(InputError) as caught:
-        transfer_student(large, MINI, 0)
-    assert {p.where for p in caught.value.problems} == {
-        "mobilebert.embeddings.word_embeddings.weight",
-        *(f"cls.predictions.{name}" for name in ("dense.weight", "decoder.weight", "decoder.bias", "bias")),
-    }
-
-
-def test_a_head_that_mobilebert_lacks_is_refused() -> None:
+def test_a_head_that_mobilebert_lacks_is_refused():
     with pytest.raises(InputError, match="MobileBERT has no class like IbBertForMaskedLM"):
         transfer_student(make_teacher(IbBertForMaskedLM), MINI, 0, "ForRetelling")

@@ -1,8 +1,5 @@
 """Static students: the table that the teacher makes, and what an answer must not depend on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +12,7 @@ from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.static import build_static_student, embed_pieces, reduce_vectors
 
 CLASSIFY, EMBED = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
@@ -27,24 +22,24 @@ TEXT = [7, 9, 30, 12]
 
 
 @pytest.fixture
-def teacher(open_tiny: Callable[..., Any]) -> Any:
+def teacher(open_tiny) -> Any:
     return open_tiny("bert", 2)
 
 
 @pytest.fixture
-def student(teacher: Any) -> Any:
+def student(teacher) -> Any:
     model, folder, tokenizer = teacher
     return build_static_student(model, folder.family, tokenizer, CLASSIFY, 16, pairs=False, seed=1).eval()
 
 
 @pytest.fixture
-def pair_student(teacher: Any) -> Any:
+def pair_student(teacher) -> Any:
     model, folder, tokenizer = teacher
     return build_static_student(model, folder.family, tokenizer, CLASSIFY, 16, pairs=True, seed=1).eval()
 
 
 @pytest.fixture
-def tagger(teacher: Any) -> Any:
+def tagger(teacher) -> Any:
     model, folder, tokenizer = teacher
     return build_static_student(model, folder.family, tokenizer, TAG, 16, seed=1).eval()
 
@@ -65,7 +60,7 @@ def answer(model: Any, *ids: list[int], second: int = 0, padding: int = 0) -> Te
 
 @torch.no_grad()
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)], ids=str)
-def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher: Any, dtype: torch.dtype, error: float) -> None:
+def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher, dtype, error):
     model, folder, tokenizer = teacher
     vectors = embed_pieces(model, folder.family, tokenizer, dtype)
     for piece in (4, 11, 40):
@@ -75,7 +70,7 @@ def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher: Any, dtype: torc
     assert len(vectors) == model.config.vocab_size
 
 
-def test_all_components_give_the_centred_states_again_with_less_weight_for_frequent_tokens() -> None:
+def test_all_components_give_the_centred_states_again_with_less_weight_for_frequent_tokens():
     vectors = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))
     table, components = reduce_vectors(vectors, [0, 2], 12)
     ordinary = [i for i in range(200) if i not in (0, 2)]
@@ -89,7 +84,7 @@ def test_all_components_give_the_centred_states_again_with_less_weight_for_frequ
     torch.testing.assert_close(kept / kept.norm(), table[:, :5] / table[:, :5].norm(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_same_seed_builds_the_same_student(teacher: Any) -> None:
+def test_the_same_seed_builds_the_same_student(teacher):
     model, folder, tokenizer = teacher
     first, again, other = (
         build_static_student(model, folder.family, tokenizer, CLASSIFY, seed=seed).state_dict() for seed in (1, 1, 2)
@@ -101,21 +96,21 @@ def test_the_same_seed_builds_the_same_student(teacher: Any) -> None:
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 
-def test_neither_padding_nor_special_tokens_nor_order_move_an_answer(student: Any) -> None:
+def test_neither_padding_nor_special_tokens_nor_order_move_an_answer(student):
     plain = answer(student, TEXT)
     for row, padding in (([CLS, *TEXT, SEP], 0), ([CLS, *TEXT, SEP], 9), ([CLS, SEP, *TEXT[::-1], SEP, PAD], 0)):
         torch.testing.assert_close(answer(student, row, padding=padding), plain)
     assert not torch.allclose(answer(student, TEXT[1:]), plain)
 
 
-def test_an_empty_text_has_a_finite_answer_that_padding_does_not_move(student: Any, pair_student: Any) -> None:
+def test_an_empty_text_has_a_finite_answer_that_padding_does_not_move(student, pair_student):
     for model in (student, pair_student):
         empty = answer(model, [CLS, SEP])
         assert empty.isfinite().all()
         torch.testing.assert_close(answer(model, [CLS, SEP], padding=5), empty)
 
 
-def test_pairs_are_told_apart_by_their_segments(pair_student: Any) -> None:
+def test_pairs_are_told_apart_by_their_segments(pair_student):
     first, second = [CLS, 7, 9, SEP], [30, 12, 8, SEP]
     pair = answer(pair_student, first, second, second=4)
     torch.testing.assert_close(answer(pair_student, first, second, second=4, padding=6), pair)
@@ -124,7 +119,7 @@ def test_pairs_are_told_apart_by_their_segments(pair_student: Any) -> None:
     assert not torch.allclose(answer(pair_student, first, second), pair)
 
 
-def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger: Any) -> None:
+def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger):
     reach, text = len(tagger.static.windows), [7, 9, 30, 12, 8, 11, 14, 21, 33, 25, 17, 19]
     plain = answer(tagger, [CLS, *text, SEP])
     with torch.no_grad():  # as in a file whose table does not hold exact zeros
@@ -138,7 +133,7 @@ def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger
 
 
 @torch.no_grad()
-def test_a_window_is_a_product_with_the_token_and_the_two_beside_it(tagger: Any) -> None:
+def test_a_window_is_a_product_with_the_token_and_the_two_beside_it(tagger):
     model = tagger
     del model.static.windows[1:]
     row = [CLS, 7, 9, 30, SEP]
@@ -150,7 +145,7 @@ def test_a_window_is_a_product_with_the_token_and_the_two_beside_it(tagger: Any)
 
 
 @torch.no_grad()
-def test_a_pairs_features_are_both_means_their_distance_and_their_product(pair_student: Any) -> None:
+def test_a_pairs_features_are_both_means_their_distance_and_their_product(pair_student):
     table = pair_student.get_input_embeddings().weight
     u, v = (rows / rows.pow(2).mean().sqrt() for rows in (table[[7, 9]].sum(0), table[[30, 12, 8]].sum(0)))
     features = torch.cat([u, v, (u - v).abs(), u * v])
@@ -158,56 +153,31 @@ def test_a_pairs_features_are_both_means_their_distance_and_their_product(pair_s
     torch.testing.assert_close(answer(pair_student, [CLS, 7, 9, SEP], [30, 12, 8, SEP], second=4)[0], expected)
 
 
-def test_training_moves_the_table_but_never_the_rows_of_special_tokens(teacher: Any) -> None:
-    model, folder, tokenizer = teacher
-    student = build_static_student(model, folder.family, tokenizer, CLASSIFY, seed=1)
-    signals = SignalWeights(logits=1, hidden=0, attention=0, labels=1)
-    stage = TaskStage(method="task", steps=2, signals=signals)
-    objective = TaskDistillation(model, student, folder.family, CLASSIFY, stage)
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
-    batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good day", "bad"])).items()}
-    before = student.get_input_embeddings().weight.detach().clone()
+@pytest.mark.parametrize("kind", ["student", "tagger"])  # a tagger reads the rows of special tokens, too
+def test_training_moves_the_table_but_never_the_rows_of_special_tokens(kind, request):
+    model, row = request.getfixturevalue(kind).train(), torch.tensor([[CLS, *TEXT, SEP]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    before = model.get_input_embeddings().weight.detach().clone()
     for _ in range(2):
-        terms = objective(student, {**batch, "labels": torch.tensor([2, 0])})
-        assert set(terms) == {"logits", "labels"}
-        sum((term.mean for term in terms.values()), torch.zeros(())).backward()
+        model(row, torch.ones_like(row)).logits.square().mean().backward()
         optimizer.step()
-    table = student.get_input_embeddings().weight
-    assert not table[student.config.special_ids].any()
-    assert not torch.equal(table[batch["input_ids"][0, 1]], before[batch["input_ids"][0, 1]])
-
-
-def test_training_tags_leaves_the_rows_of_special_tokens_alone_although_they_are_read(tagger: Any) -> None:
-    tagger.train()
-    optimizer = torch.optim.AdamW(tagger.parameters(), lr=1e-2)
-    row = torch.tensor([[CLS, *TEXT, SEP]])
-    before = tagger.get_input_embeddings().weight.detach().clone()
-    for _ in range(2):
-        tagger(row, torch.ones_like(row)).logits.square().mean().backward()
-        optimizer.step()
-    table = tagger.get_input_embeddings().weight
-    assert not table[tagger.config.special_ids].any()
+    table = model.get_input_embeddings().weight
+    assert not table[model.config.special_ids].any()
     assert not torch.equal(table[TEXT], before[TEXT])
 
 
-def test_a_folder_whose_special_tokens_have_vectors_is_opened_without_them(
-    student: Any, teacher: Any, tmp_path: Any
-) -> None:
+def test_a_folder_whose_special_tokens_have_vectors_is_opened_without_them(student, teacher, tmp_path):
     expected = answer(student, [CLS, *TEXT, SEP])
     with torch.no_grad():
         student.get_input_embeddings().weight[[PAD, CLS, SEP]] = 3.0
     _, folder, _ = teacher
-    save_model(student, folder, folder.labels and _labels(folder), 40, tmp_path)
+    save_model(student, folder, Labels(tuple(folder.labels)), 40, tmp_path)
     opened = open_model_folder(str(tmp_path))
     assert (opened.family.name, opened.family.inputs) == ("static-embeddings", ("input_ids", "attention_mask"))
     torch.testing.assert_close(answer(load_model(opened, CLASSIFY), [CLS, *TEXT, SEP]), expected)
 
 
-def _labels(folder: Any) -> Any:
-    return Labels(tuple(folder.labels))
-
-
-def test_a_new_head_keeps_the_windows(tagger: Any, teacher: Any, tmp_path: Any) -> None:
+def test_a_new_head_keeps_the_windows(tagger, teacher, tmp_path):
     save_model(tagger, teacher[1], Labels(("a", "b", "c")), 40, tmp_path)
     opened = load_model(open_model_folder(str(tmp_path)), TAG, Labels(("x", "y")), new_head=True)
     own, kept = tagger.static.state_dict(), opened.static.state_dict()
@@ -217,7 +187,7 @@ def test_a_new_head_keeps_the_windows(tagger: Any, teacher: Any, tmp_path: Any) 
 # --- embeddings -------------------------------------------------------------------------------------------------------
 
 
-def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any) -> None:
+def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher):
     model, folder, tokenizer = teacher
     student = build_static_student(model.bert, folder.family, tokenizer, EMBED, pairs=True).eval()
     assert (student.config.embedding_size, student.config.hidden_size) == (21, 32)
@@ -242,9 +212,7 @@ def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any
         ("roberta", TaskName.TEXT_CLASSIFICATION, {"pairs": True}, "RoBERTa does not mark the second text of a pair"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
-    family: str, task: TaskName, settings: dict[str, Any], problem: str, teacher: Any, make_classifier: Any
-) -> None:
+def test_what_cannot_be_is_refused_with_the_reason(family, task, settings, problem, teacher, make_classifier):
     tokenizer: TextTokenizer = teacher[2]
     model, row = make_classifier(family, 1, ("a", "b")), find_family(family)
     with pytest.raises(InputError, match=problem):

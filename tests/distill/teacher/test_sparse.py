@@ -1,7 +1,5 @@
 """A teacher's logits at masked tokens, sampled and stored before training: exact, resumed, and refused where they do not fit."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Callable
@@ -71,11 +69,7 @@ class World:
 
 
 @pytest.fixture
-def world(
-    tiny_model: Callable[..., Path],
-    make_classifier: Callable[..., Any],
-    labelled_rows: Callable[..., list[dict[str, Any]]],
-) -> World:
+def world(tiny_model, make_classifier, labelled_rows) -> World:
     tokenizer = TextTokenizer(tiny_model("bert"), 48)
     rows = EncodedRows(tokenizer.encode([r["text"] for r in labelled_rows(20)]), tokenizer.vocabulary_size)
     teacher = make_classifier("bert", 2, ("a", "b"), auto_class="AutoModelForMaskedLM")
@@ -93,7 +87,7 @@ def objective_of(world: World, stage: DistilBertStage) -> tuple[Any, DistilBertD
 
 
 @pytest.fixture
-def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def fp32(monkeypatch) -> None:
     monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(loop, "_LOG_EVERY", 1)
 
@@ -107,9 +101,7 @@ def trained(world: World, work: Path, stage: DistilBertStage, cached: SparseTeac
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_cache_of_every_token_trains_as_the_teacher_itself(
-    side: str, world: World, fp32: None, tmp_path: Path, tiny_model: Callable[..., Path]
-) -> None:
+def test_a_cache_of_every_token_trains_as_the_teacher_itself(side, world, fp32, tmp_path, tiny_model):
     world.tokenizer = TextTokenizer(tiny_model("bert"), 48, padding_side=side)
     stage = stage_of(world.every_token(), micro_batch=4)
     cached = world.open(tmp_path / "c", stage)
@@ -127,7 +119,7 @@ def test_a_cache_of_every_token_trains_as_the_teacher_itself(
             torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-5, msg=name)
 
 
-def test_an_objective_that_does_not_fit_a_cache_lists_why(world: World, tmp_path: Path) -> None:
+def test_an_objective_that_does_not_fit_a_cache_lists_why(world, tmp_path):
     weights = {"logits": 5, "mlm": 2, "cosine": 1}
     stage = stage_of(masked_only=False, weights=weights, temperature=1.0, cache=None)
     _, objective = objective_of(world, stage)
@@ -141,9 +133,7 @@ def test_an_objective_that_does_not_fit_a_cache_lists_why(world: World, tmp_path
 
 
 @pytest.mark.parametrize(("half", "vocabulary"), [(False, 400), (True, 400), (True, 1 << 16), (False, (1 << 16) + 1)])
-def test_what_is_stored_is_the_teachers_distribution(
-    half: bool, vocabulary: int, world: World, make_classifier: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_what_is_stored_is_the_teachers_distribution(half, vocabulary, world, make_classifier, tmp_path):
     if vocabulary != world.teacher.config.vocab_size:
         more = {"auto_class": "AutoModelForMaskedLM", "vocab_size": vocabulary}
         world.teacher = make_classifier("bert", 1, ("a", "b"), **more)
@@ -170,9 +160,7 @@ def test_what_is_stored_is_the_teachers_distribution(
     assert (cached.store.path(0) / "records.bin").stat().st_size == positions * by_hand
 
 
-def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
-    world: World, tmp_path: Path, labelled_rows: Callable[..., list[dict[str, Any]]]
-) -> None:
+def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(world, tmp_path, labelled_rows):
     encoded = world.tokenizer.encode([r["text"] for r in labelled_rows(40)])
     world.rows = EncodedRows(encoded, world.tokenizer.vocabulary_size)
     stage, order = stage_of(world.every_token(), steps=1), world.order(36)
@@ -192,7 +180,7 @@ def test_a_part_of_a_batch_finds_its_own_rows_and_no_hidden_token_costs_nothing(
     assert all(t.mean.isfinite() for t in seen)
 
 
-def test_text_without_masks_is_stored_as_nothing(world: World, tmp_path: Path) -> None:
+def test_text_without_masks_is_stored_as_nothing(world, tmp_path):
     masking = masking_of(MaskingKind.NONE, world.rows.counts, world.tokenizer, SEED, PURPOSE)
     data = GeneralSet(world.rows, world.tokenizer, masking)
     cached = world.open(tmp_path / "c", stage_of(steps=1), data=data)
@@ -212,7 +200,7 @@ def die_after(world: World, passes: int, error: BaseException) -> Any:
     return world.teacher.register_forward_hook(die)
 
 
-def test_a_killed_build_goes_on_with_its_epoch(world: World, tmp_path: Path) -> None:
+def test_a_killed_build_goes_on_with_its_epoch(world, tmp_path):
     hook = die_after(world, 5, KeyboardInterrupt())  # in the second epoch
     with pytest.raises(KeyboardInterrupt):
         world.open(tmp_path / "c")
@@ -229,14 +217,14 @@ def test_a_killed_build_goes_on_with_its_epoch(world: World, tmp_path: Path) -> 
     assert not world.asked
 
 
-def test_more_steps_complete_the_last_epoch(world: World, tmp_path: Path) -> None:
+def test_more_steps_complete_the_last_epoch(world, tmp_path):
     for steps, asked in ((4, 4), (9, 6)):  # an epoch and a step; then the second and the third anew
         world.asked.clear()
         world.open(tmp_path / "c", stage_of(steps=steps))
         assert len(world.asked) == asked
 
 
-def test_a_failed_write_leaves_the_old_epoch_and_nothing_half_written(world: World, tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_epoch_and_nothing_half_written(world, tmp_path):
     old = world.open(tmp_path / "c", stage_of(steps=3))
     before = {p.name: p.read_bytes() for p in old.store.path(0).iterdir()}
     world.asked.clear()
@@ -275,7 +263,7 @@ CHANGES: dict[str, Callable[[World], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_whatever_changes_the_answers_asks_the_teacher_again(name: str, world: World, tmp_path: Path) -> None:
+def test_whatever_changes_the_answers_asks_the_teacher_again(name, world, tmp_path):
     for asked_again in (True, False):
         world.asked.clear()
         world.open(tmp_path / "c", FIRST)
@@ -284,7 +272,7 @@ def test_whatever_changes_the_answers_asks_the_teacher_again(name: str, world: W
     assert world.asked
 
 
-def test_damaged_missing_and_misplaced_epochs_and_other_masks_are_refused(world: World, tmp_path: Path) -> None:
+def test_damaged_missing_and_misplaced_epochs_and_other_masks_are_refused(world, tmp_path):
     cached = world.open(tmp_path / "c", stage_of(steps=3))
     with pytest.raises(RuntimeError, match=r"is masked at .*, in the store at .*: other masks"):
         cached(world.batch(1, seed=SEED + 1))
@@ -306,15 +294,13 @@ def test_damaged_missing_and_misplaced_epochs_and_other_masks_are_refused(world:
     assert records.read_bytes() == whole, "made again"
 
 
-def test_more_tokens_than_the_vocabulary_has_are_refused(world: World, tmp_path: Path) -> None:
+def test_more_tokens_than_the_vocabulary_has_are_refused(world, tmp_path):
     words = world.every_token().top
     with pytest.raises(InputError, match=rf"distill\.0\.cache\.top: .* has {words} tokens"):
         world.open(tmp_path / "c", stage_of(SparseCache(top=words + 1)), where="distill.0.cache")
 
 
-def test_a_full_disk_is_noticed_before_the_teacher_is_asked(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_noticed_before_the_teacher_is_asked(world, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(MachineError, match=r"has 1,000 free\. Fix: make room"):
@@ -322,7 +308,7 @@ def test_a_full_disk_is_noticed_before_the_teacher_is_asked(
     assert not world.asked
 
 
-def test_a_folder_of_something_else_is_not_replaced(world: World, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_not_replaced(world, tmp_path):
     thesis = tmp_path / "c" / "epoch-00001" / "thesis.txt"
     thesis.parent.mkdir(parents=True)
     thesis.write_text("mine")
@@ -333,7 +319,7 @@ def test_a_folder_of_something_else_is_not_replaced(world: World, tmp_path: Path
 
 
 @pytest.mark.parametrize("world_size", [2, 5])
-def test_the_processes_of_a_launch_write_the_bytes_of_one(world_size: int, world: World, tmp_path: Path) -> None:
+def test_the_processes_of_a_launch_write_the_bytes_of_one(world_size, world, tmp_path):
     def files(folder: Path) -> dict[str, bytes]:
         return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 

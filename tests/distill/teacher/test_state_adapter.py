@@ -1,7 +1,5 @@
 """The map from a teacher's states to a narrower student: principal components, fixed before training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -57,7 +55,7 @@ class Rows:
         return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": torch.zeros_like(ids)}
 
 
-def test_nothing_of_this_width_keeps_more_of_the_states() -> None:
+def test_nothing_of_this_width_keeps_more_of_the_states():
     model, batch = make_teacher(), Rows().batch(range(80), 0)
     made = model(**batch, output_hidden_states=True).hidden_states
     states = torch.cat([state[batch["attention_mask"].bool()] for state in made]).double()
@@ -72,13 +70,13 @@ def test_nothing_of_this_width_keeps_more_of_the_states() -> None:
     torch.testing.assert_close(adapter.basis.T @ adapter.basis, torch.eye(24), atol=1e-5, rtol=0)
 
 
-def test_padding_changes_nothing_and_twice_gives_the_same() -> None:
+def test_padding_changes_nothing_and_twice_gives_the_same():
     one, padded, again = (fit_adapter(make_teacher(), family_of("bert"), Rows(pad), 8) for pad in (0, 9, 0))
     torch.testing.assert_close(one.basis, padded.basis, atol=1e-4, rtol=1e-3)
     assert torch.equal(one.basis, again.basis)
 
 
-def test_embeddings_start_where_the_teachers_are() -> None:
+def test_embeddings_start_where_the_teachers_are():
     model, batch = make_teacher(), Rows().batch(range(40), 0)
     student = transfer_student(model, MobileBertSize.MINI, 0)
     adapter = fit_adapter(model, family_of("bert"), Rows(), student.config.hidden_size)
@@ -96,7 +94,7 @@ def test_embeddings_start_where_the_teachers_are() -> None:
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_teachers_with_other_tables_have_a_student_too(family: str) -> None:
+def test_teachers_with_other_tables_have_a_student_too(family):
     model = make_teacher(family)
     student = transfer_student(model, MobileBertSize.MINI, 0)
     assert student.config.max_position_embeddings == 32
@@ -108,7 +106,7 @@ def test_teachers_with_other_tables_have_a_student_too(family: str) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_the_map_is_linear_around_the_centre_and_half_precision_around_it_does_not_round() -> None:
+def test_the_map_is_linear_around_the_centre_and_half_precision_around_it_does_not_round():
     adapter = StateAdapter(torch.ones(3), torch.eye(3)[:, :2], 0.5)
     states = torch.tensor([[1.0, 1.0, 1.0], [2.0, 4.0, 9.001]])
     with torch.autocast("cpu", torch.bfloat16):

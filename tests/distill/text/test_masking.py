@@ -1,7 +1,5 @@
 """Which tokens are hidden and what is read in their place, for every kind of masking."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -107,9 +105,7 @@ def count_by_hand(body: list[int], share: float) -> int:
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
 @settings(max_examples=25)
 @given(st.lists(BODY, min_size=1, max_size=6), st.integers(0, 99), st.randoms(use_true_random=False))
-def test_neither_order_padding_nor_division_changes_what_is_hidden(
-    kind: MaskingKind, bodies: list[list[int]], step: int, random: Any
-) -> None:
+def test_neither_order_padding_nor_division_changes_what_is_hidden(kind, bodies, step, random):
     masking, numbers = scheme(kind), list(range(100, 100 + len(bodies)))
     ids, mask = padded(bodies, 42)
     before = ids.copy()
@@ -129,9 +125,7 @@ def test_neither_order_padding_nor_division_changes_what_is_hidden(
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
 @settings(max_examples=25)
 @given(BODY, st.integers(0, 99), SHARE)
-def test_what_is_not_hidden_stays_and_special_tokens_are_never_hidden(
-    kind: MaskingKind, body: list[int], step: int, share: float
-) -> None:
+def test_what_is_not_hidden_stays_and_special_tokens_are_never_hidden(kind, body, step, share):
     ids, mask = padded([body], 45)
     out = scheme(kind, share=share).apply(ids, mask, [0], step)
     chosen = out.labels != IGNORED_LABEL
@@ -143,7 +137,7 @@ def test_what_is_not_hidden_stays_and_special_tokens_are_never_hidden(
 
 @settings(max_examples=25)
 @given(BODY, st.integers(0, 99), SHARE)
-def test_of_single_tokens_the_share_is_hidden(body: list[int], step: int, share: float) -> None:
+def test_of_single_tokens_the_share_is_hidden(body, step, share):
     possible = sum(token not in SPECIAL for token in body)
     hidden = {k: int(apply(scheme(k, share=share), body, step=step)[2].sum()) for k in (DYNAMIC, FREQUENCY)}
     assert hidden[DYNAMIC] == min(count_by_hand(body, share), possible)
@@ -152,16 +146,14 @@ def test_of_single_tokens_the_share_is_hidden(body: list[int], step: int, share:
 
 @settings(max_examples=50)
 @given(st.integers(0, 100_000))
-def test_of_a_batch_the_number_is_the_exact_ceiling(tokens: int) -> None:
+def test_of_a_batch_the_number_is_the_exact_ceiling(tokens):
     assert scheme(FREQUENCY).estimate(np.array([tokens])) == math.ceil(Fraction(15, 100) * tokens)
 
 
 @pytest.mark.parametrize("kind", BY_WORD)
 @settings(max_examples=25)
 @given(BODY, st.integers(0, 99), SHARE)
-def test_words_are_hidden_whole_and_no_more_than_the_share(
-    kind: MaskingKind, body: list[int], step: int, share: float
-) -> None:
+def test_words_are_hidden_whole_and_no_more_than_the_share(kind, body, step, share):
     found = {*np.flatnonzero(apply(scheme(kind, share=share), body, step=step)[2]).tolist()}
     words = words_of(body)
     assert all(found.issuperset(word) or found.isdisjoint(word) for word in words)
@@ -175,7 +167,7 @@ def test_words_are_hidden_whole_and_no_more_than_the_share(
 
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
 @pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "distill.1"}, {"step": 8}, {"first": 1000}])
-def test_seed_purpose_step_and_row_each_change_the_masks(kind: MaskingKind, change: dict[str, Any]) -> None:
+def test_seed_purpose_step_and_row_each_change_the_masks(kind, change):
     ids, mask = padded([np.random.default_rng(0).integers(5, V, 200).tolist()], 202)
     settings = {k: v for k, v in change.items() if k in ("seed", "purpose")}
     plain, again = (scheme(kind).apply(ids, mask, [0], 7) for _ in range(2))
@@ -186,7 +178,7 @@ def test_seed_purpose_step_and_row_each_change_the_masks(kind: MaskingKind, chan
 
 
 @pytest.mark.parametrize("kind", [FREQUENCY, DYNAMIC, WORDS, SPANS, NGRAMS])
-def test_eighty_ten_ten(kind: MaskingKind) -> None:
+def test_eighty_ten_ten(kind):
     rows = np.random.default_rng(1).integers(5, 40, (40, 300))
     outs = [scheme(kind).apply(rows, np.ones_like(rows), range(40), step) for step in range(10)]
     read = np.concatenate([o.input_ids[o.labels != IGNORED_LABEL] for o in outs])
@@ -208,7 +200,7 @@ def test_eighty_ten_ten(kind: MaskingKind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
-def test_each_token_is_hidden_as_often(kind: MaskingKind) -> None:
+def test_each_token_is_hidden_as_often(kind):
     body, rows = list(range(5, 25)), 1500
     masking = scheme(kind, share=0.06)  # of 22 tokens one, wherever it is
     labels = np.stack([apply(masking, body, step=step)[2][0] for step in range(rows)])
@@ -219,13 +211,13 @@ def test_each_token_is_hidden_as_often(kind: MaskingKind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
-def test_an_estimate_is_what_single_pieces_make_exact(kind: MaskingKind) -> None:
+def test_an_estimate_is_what_single_pieces_make_exact(kind):
     ids, mask = padded([[5] * n for n in (1, 7, 30)], 32)
     masking = scheme(kind)
     assert masking.estimate(mask.sum(1)) == (masking.apply(ids, mask, range(3), 0).labels != IGNORED_LABEL).sum()
 
 
-def test_none_hides_nothing() -> None:
+def test_none_hides_nothing():
     before, read, hidden = apply(scheme(NONE), [5, 6, 7])
     assert (read == before).all()
     assert read is not before
@@ -233,7 +225,7 @@ def test_none_hides_nothing() -> None:
     assert scheme(NONE).estimate(np.array([5])) == 0
 
 
-def test_keys_tell_maskings_apart() -> None:
+def test_keys_tell_maskings_apart():
     class Others(Next):
         name = "others"
 
@@ -252,7 +244,7 @@ def test_keys_tell_maskings_apart() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.7])
-def test_rare_tokens_are_drawn_as_often_as_their_frequency_says(smoothing: float) -> None:
+def test_rare_tokens_are_drawn_as_often_as_their_frequency_says(smoothing):
     counts = np.ones(V, np.int64)
     tokens = [10, 11, 12, 13]
     counts[tokens] = [0, 20, 500, 10_000]
@@ -273,7 +265,7 @@ def test_rare_tokens_are_drawn_as_often_as_their_frequency_says(smoothing: float
 # --- spans and runs of words ---
 
 
-def test_a_span_shares_its_fate() -> None:
+def test_a_span_shares_its_fate():
     body = np.random.default_rng(2).integers(5, 40, 400).tolist()
     before, read, hidden = apply(scheme(SPANS, share=0.02), body, rows=200)  # few spans, far apart
     kinds = set()
@@ -292,7 +284,7 @@ def test_a_span_shares_its_fate() -> None:
     ("chances", "published"),
     [((), 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)), ((np.array([0.4, 0.3, 0.2, 0.1]),), [0.4, 0.3, 0.2, 0.1])],
 )
-def test_spans_have_the_published_lengths_and_do_not_overlap(chances: tuple[Any, ...], published: Any) -> None:
+def test_spans_have_the_published_lengths_and_do_not_overlap(chances, published):
     """The first span is as long as it was drawn unless the row ends; from outside nobody sees which was the first."""
     words, draws, found = 200, 1500, np.zeros(len(published))
     firsts = np.arange(words)
@@ -315,7 +307,7 @@ def replaced(body: list[int]) -> tuple[Ids, Ids, Ids]:
     return before[0], read[0], hidden[0]
 
 
-def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token() -> None:
+def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token():
     body = np.random.default_rng(1).choice([*range(5, 40, 2), *range(41, 59, 2)], 3000).tolist()
     before, read, hidden = replaced(body)
     starts = np.flatnonzero(hidden & ~CONTINUES[before])
@@ -326,7 +318,7 @@ def test_four_of_five_hidden_words_become_a_similar_one_and_none_the_mask_token(
     assert (read[hidden] == MASK).mean() < 0.03, "only as a random token"
 
 
-def test_a_word_without_a_similar_one_becomes_as_many_random_tokens() -> None:
+def test_a_word_without_a_similar_one_becomes_as_many_random_tokens():
     for word, similar in (([6, 40], None), ([7, 40], [8, 40])):
         _, read, hidden = replaced(word * 1500)
         pairs = read[1:-1].reshape(-1, 2)[hidden[1:-1].reshape(-1, 2)[:, 0]]
@@ -342,7 +334,7 @@ def test_a_word_without_a_similar_one_becomes_as_many_random_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", MaskingKind)
-def test_without_a_mask_token_or_beginnings_of_words_it_is_refused(kind: MaskingKind) -> None:
+def test_without_a_mask_token_or_beginnings_of_words_it_is_refused(kind):
     bare = Spelling(mask_id=None, marks=False)
     if kind is NONE:
         assert scheme(kind, bare).key() == ["none"]

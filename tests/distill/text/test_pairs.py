@@ -1,13 +1,10 @@
 """Batches of unlabelled text: rows as pairs of segments, and the hidden tokens of both."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,9 +70,7 @@ def texts(pair: Encoded, layout: PairLayout = BERT) -> tuple[list[int], list[int
 
 @settings(max_examples=40)
 @given(BODIES, st.integers(0, 99), st.sampled_from([BERT, ROBERTA, XLNET]))
-def test_a_pair_is_two_segments_and_no_longer_than_its_row(
-    bodies: list[list[int]], step: int, layout: PairLayout
-) -> None:
+def test_a_pair_is_two_segments_and_no_longer_than_its_row(bodies, step, layout):
     corpus = corpus_of(bodies, layout)
     made = replace(PAIRS, layout=layout).build(corpus, range(len(bodies)), step)
     rows = corpus.ids(range(len(bodies)))
@@ -97,7 +92,7 @@ def test_a_pair_is_two_segments_and_no_longer_than_its_row(
 
 @settings(max_examples=25)
 @given(st.integers(0, 999), st.integers(2, 7))
-def test_a_segment_from_elsewhere_is_a_piece_of_another_row_and_no_longer(step: int, count: int) -> None:
+def test_a_segment_from_elsewhere_is_a_piece_of_another_row_and_no_longer(step, count):
     lengths = [15] * (count - 1) + [4]
     made = PAIRS.build(numbered(lengths), range(count), step)
     for row, (pair, label) in enumerate(zip(made.encoded, made.labels, strict=True)):
@@ -116,7 +111,7 @@ def assert_uniform(found: Counter[int], values: range) -> None:
     assert max(abs(n / whole - share) for n in found.values()) < 4.5 * math.sqrt(share / whole)
 
 
-def test_half_of_the_second_segments_are_from_elsewhere_and_a_tenth_is_short() -> None:
+def test_half_of_the_second_segments_are_from_elsewhere_and_a_tenth_is_short():
     corpus, rows = numbered([19] * 19), 19
     labels, sizes, others, cuts = [], [], Counter[int](), Counter[int]()
     for step in range(200):
@@ -144,9 +139,7 @@ def test_half_of_the_second_segments_are_from_elsewhere_and_a_tenth_is_short() -
 @pytest.mark.parametrize("pairs", [PAIRS, SWAPPED])
 @settings(max_examples=25)
 @given(BODIES, st.integers(0, 99), st.randoms(use_true_random=False))
-def test_a_pair_depends_on_seed_step_and_row_alone(
-    pairs: Pairs, bodies: list[list[int]], step: int, random: Any
-) -> None:
+def test_a_pair_depends_on_seed_step_and_row_alone(pairs, bodies, step, random):
     corpus = corpus_of(bodies)
     whole = pairs.build(corpus, range(len(bodies)), step)
     order = list(range(len(bodies)))
@@ -161,14 +154,14 @@ def test_a_pair_depends_on_seed_step_and_row_alone(
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "distill.1"}, {}])
-def test_seed_purpose_and_step_each_change_the_pairs(change: dict[str, Any]) -> None:
+def test_seed_purpose_and_step_each_change_the_pairs(change):
     corpus, other = numbered([19] * 10), replace(PAIRS, **change)
     one, two = PAIRS.build(corpus, range(10), 0), other.build(corpus, range(10), 0 if change else 1)
     assert [e.ids.tolist() for e in one.encoded] != [e.ids.tolist() for e in two.encoded]
     assert (PAIRS.key() != other.key()) == bool(change)
 
 
-def test_rows_without_a_place_to_cut_stay_one_segment() -> None:
+def test_rows_without_a_place_to_cut_stay_one_segment():
     corpus = corpus_of([[5], [], [5, 6], [5, 395, 396, 397]])
     for step in range(50):
         made = PAIRS.build(corpus, range(4), step)
@@ -177,7 +170,7 @@ def test_rows_without_a_place_to_cut_stay_one_segment() -> None:
 
 
 @pytest.mark.parametrize("bodies", [[[5, 6, 7, 8]], [[5, 6, 7, 8], []]])
-def test_a_single_row_and_one_beside_an_empty_one_have_no_other(bodies: list[list[int]]) -> None:
+def test_a_single_row_and_one_beside_an_empty_one_have_no_other(bodies):
     for step in range(40):
         made = PAIRS.build(corpus_of(bodies), [0], step)
         assert made.labels.tolist() == [FOLLOWS]
@@ -186,7 +179,7 @@ def test_a_single_row_and_one_beside_an_empty_one_have_no_other(bodies: list[lis
         assert [*first, *second] == [5, 6, 7, 8][: len(first) + len(second)]
 
 
-def test_packed_rows_lose_their_separators_and_are_not_cut_where_a_text_ends() -> None:
+def test_packed_rows_lose_their_separators_and_are_not_cut_where_a_text_ends():
     corpus = corpus_of([[10, 11, 12, SEP, 13, 14, SEP, 15, 16, 17], [30, 31, 32, 33, SEP, 34, 35, 36, 37, 38]])
     cuts = set()
     for step in range(200):
@@ -197,7 +190,7 @@ def test_packed_rows_lose_their_separators_and_are_not_cut_where_a_text_ends() -
     assert cuts == {1, 2, 4, 6, 7}
 
 
-def test_half_of_swapped_pairs_are_neighbouring_pieces_in_the_other_order() -> None:
+def test_half_of_swapped_pairs_are_neighbouring_pieces_in_the_other_order():
     made = SWAPPED.build(numbered([12] * 15), range(15), 0)
     assert {*made.labels.tolist()} == {FOLLOWS, ELSEWHERE}
     for row, (pair, label) in enumerate(zip(made.encoded, made.labels.tolist(), strict=True)):
@@ -233,7 +226,7 @@ def save_words(folder: Path, post: str, longest: int = 32) -> TextTokenizer:
 
 
 @pytest.mark.parametrize("post", ["bert", "roberta", "xlnet"])
-def test_the_layout_is_the_tokenizers_own(tmp_path: Path, post: str) -> None:
+def test_the_layout_is_the_tokenizers_own(tmp_path, post):
     tokenizer = save_words(tmp_path, post)
     made = pairs_of(tokenizer, len(TOKENS), 0, "distill.0").layout.join(ids(3, 4), ids(5))
     (expected,) = tokenizer.encode([("a b", "c")])
@@ -248,7 +241,7 @@ def test_the_layout_is_the_tokenizers_own(tmp_path: Path, post: str) -> None:
         ("bert", 4, "inputs of 4 tokens have no room for two texts"),
     ],
 )
-def test_a_tokenizer_without_a_layout_is_refused(tmp_path: Path, post: str, longest: int, message: str) -> None:
+def test_a_tokenizer_without_a_layout_is_refused(tmp_path, post, longest, message):
     with pytest.raises(InputError, match=message):
         pairs_of(save_words(tmp_path, post, longest), len(TOKENS), 0, "distill.0")
 
@@ -265,7 +258,7 @@ TEXTS = [
 
 
 @pytest.fixture
-def tokenizer(tiny_model: Callable[..., Path]) -> Callable[..., TextTokenizer]:
+def tokenizer(tiny_model) -> Callable[..., TextTokenizer]:
     """`tokenizer(padding_side)`: one whose padding is there."""
     return lambda side="right": TextTokenizer(tiny_model("bert"), 48, padding_side=side)
 
@@ -296,7 +289,7 @@ def paired(tokenizer: TextTokenizer, kind: MaskingKind) -> GeneralSet:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_batch_is_the_text_with_hidden_tokens(tokenizer: Callable[..., TextTokenizer], side: str) -> None:
+def test_a_batch_is_the_text_with_hidden_tokens(tokenizer, side):
     data, rows = set_of(tokenizer(side)), [2, 0, 3]
     assert list(data.lengths) == data.corpus.lengths.tolist()
     batch, again = data.batch(rows, 5), set_of(tokenizer(side)).batch(rows, 5)
@@ -317,9 +310,7 @@ def test_a_batch_is_the_text_with_hidden_tokens(tokenizer: Callable[..., TextTok
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", MaskingKind)
-def test_pairs_are_made_before_tokens_are_hidden(
-    tokenizer: Callable[..., TextTokenizer], kind: MaskingKind, side: str
-) -> None:
+def test_pairs_are_made_before_tokens_are_hidden(tokenizer, kind, side):
     data, plain = paired(tokenizer(side), kind), paired(tokenizer(side), MaskingKind.NONE)
     rows, seen = [3, 0, 2, 1], set()
     for step in range(12):
@@ -339,28 +330,9 @@ def test_pairs_are_made_before_tokens_are_hidden(
     assert {FOLLOWS, ELSEWHERE} <= seen
 
 
-def test_no_cut_falls_into_a_word(tokenizer: Callable[..., TextTokenizer]) -> None:
-    own = tokenizer()
-    rows = EncodedRows(own.encode(["unhappyfoxes jumping"] * 60), own.vocabulary_size)
-    made = pairs_of(own, own.vocabulary_size, 0, "distill.0").build(rows, range(60), 0)
-    seconds = [own.token(int(pair.ids[pair.type_ids == 1][0])) for pair in made.encoded if pair.type_ids.any()]
-    assert seconds
-    assert not any(token.startswith("##") for token in seconds)
-
-
-def test_keys_tell_sets_apart(tokenizer: Callable[..., TextTokenizer]) -> None:
-    sets = [paired(tokenizer(), kind) for kind in (MaskingKind.NONE, MaskingKind.DYNAMIC)]
-    sets += [paired(tokenizer("left"), MaskingKind.NONE), set_of(tokenizer())]
-    keys = {str(data.key()) for data in sets}
-    assert len(keys) == len(sets)
-    assert str(paired(tokenizer(), MaskingKind.NONE).key()) in keys
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", MaskingKind)
-def test_each_process_makes_its_own_rows_of_a_batch(
-    tokenizer: Callable[..., TextTokenizer], kind: MaskingKind, side: str
-) -> None:
+def test_each_process_makes_its_own_rows_of_a_batch(tokenizer, kind, side):
     rows = [3, 0, 2, 1, 0]
     for data in (paired(tokenizer(side), kind), replace(paired(tokenizer(side), kind), pairs=None)):
         for step in range(8):  # among them steps whose longest pair is no process's own
@@ -369,3 +341,11 @@ def test_each_process_makes_its_own_rows_of_a_batch(
                 part = make_part(data, rows, step, own)
                 assert part.keys() == whole.keys()
                 assert all(torch.equal(part[name], value[own]) for name, value in whole.items())
+
+
+def test_keys_tell_sets_apart(tokenizer):
+    sets = [paired(tokenizer(), kind) for kind in (MaskingKind.NONE, MaskingKind.DYNAMIC)]
+    sets += [paired(tokenizer("left"), MaskingKind.NONE), set_of(tokenizer())]
+    keys = {str(data.key()) for data in sets}
+    assert len(keys) == len(sets)
+    assert str(paired(tokenizer(), MaskingKind.NONE).key()) in keys

@@ -1,8 +1,6 @@
 """What is read from a tokenizer's files: words, special tokens, a digest."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +62,7 @@ def save_sentencepiece(folder: Path) -> TextTokenizer:
         (save_sentencepiece, "我喜欢。カ", ["▁", "我", "喜欢+。", "カ"]),
     ],
 )
-def test_words(tmp_path: Path, make: Callable[[Path], TextTokenizer], text: str, expected: list[str]) -> None:
+def test_words(tmp_path, make, text, expected):
     tokenizer = make(tmp_path)
     size, ids = tokenizer.vocabulary_size, tokenizer.encode([text])[0].ids
     continues, wordless = continues_word(tokenizer, size), wordless_ids(tokenizer, size)
@@ -80,19 +78,12 @@ def test_words(tmp_path: Path, make: Callable[[Path], TextTokenizer], text: str,
     assert words == expected
 
 
-def test_what_follows_a_special_or_unknown_token_begins_a_word() -> None:
-    continues = np.array([False, True, True, False, True])
-    apart = np.array([True, False, False, True, False])
-    assert word_starts(continues, apart).tolist() == [True, True, False, True, True]
-    assert word_starts(continues[:0], apart[:0]).size == 0
-
-
-def test_a_vocabulary_without_marks_does_not_tell_where_words_begin(tmp_path: Path) -> None:
+def test_a_vocabulary_without_marks_does_not_tell_where_words_begin(tmp_path):
     model = models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
     assert continues_word(save(tmp_path, model, pre_tokenizers.Whitespace(), ["[UNK]"]), 2) is None
 
 
-def test_tokenizers_that_cannot_make_rows_are_refused(tmp_path: Path) -> None:
+def test_tokenizers_that_cannot_make_rows_are_refused(tmp_path):
     with pytest.raises(InputError, match="file not found"):
         CorpusTokenizer(tmp_path)
     path = tmp_path / "tokenizer.json"
@@ -105,7 +96,7 @@ def test_tokenizers_that_cannot_make_rows_are_refused(tmp_path: Path) -> None:
         CorpusTokenizer(path)
 
 
-def test_padding_and_truncation_are_no_part_of_the_digest(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
+def test_padding_and_truncation_are_no_part_of_the_digest(tmp_path, make_tokenizer):
     digests = {}
     for name, more in {"baked": {}, "plain": {"baked_in": False}, "other": {"pad_id": 1}}.items():
         (tmp_path / name).mkdir()

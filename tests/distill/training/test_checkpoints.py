@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,7 +53,7 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("layers", [3, 2], ids=["all weights", "some never got a gradient"])
-def test_a_checkpoint_restores_weights_moments_and_progress(layers: int, tmp_path: Path) -> None:
+def test_a_checkpoint_restores_weights_moments_and_progress(layers, tmp_path):
     made, other = make(0), make(1)
     advance(made, 3, layers)
     save_checkpoint(tmp_path / "work", progress(3), *made)
@@ -66,7 +63,7 @@ def test_a_checkpoint_restores_weights_moments_and_progress(layers: int, tmp_pat
     assert equal(made, other)
 
 
-def test_frozen_weights_are_not_saved_and_stay(tmp_path: Path) -> None:
+def test_frozen_weights_are_not_saved_and_stay(tmp_path):
     made, same = make(0, frozen=True), make(0, frozen=True)
     advance(made)
     save_checkpoint(tmp_path, progress(1), *made)
@@ -77,13 +74,7 @@ def test_frozen_weights_are_not_saved_and_stay(tmp_path: Path) -> None:
     assert equal(made, same)
 
 
-def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    made = make(0)
-    assert load_checkpoint(tmp_path / "none", *made) is None
-    assert equal(made, make(0)) and not made[1].state
-
-
-def test_the_newest_checkpoint_and_the_one_before_are_kept(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_and_the_one_before_are_kept(tmp_path):
     for step, kept in ((1, {1}), (2, {1, 2}), (2, {1, 2}), (3, {2, 3}), (12345678, {3, 12345678})):
         save_checkpoint(tmp_path / "run", progress(step), *make(0))
         assert names(tmp_path / "run") == {"latest", *(f"step-{number:07d}" for number in kept)}
@@ -128,9 +119,7 @@ BREAKS = [
 
 
 @pytest.mark.parametrize(("file", "damage", "said"), BREAKS, ids=[f"{f}-{i}" for i, (f, _, _) in enumerate(BREAKS)])
-def test_a_broken_checkpoint_is_left_for_the_one_before(
-    file: str, damage: Callable[[Path], object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_checkpoint_is_left_for_the_one_before(file, damage, said, tmp_path, capsys):
     save_steps(tmp_path, 1, 3)
     damage(tmp_path / "step-0000003" / file)
     made, whole = make(1), make(0)
@@ -146,7 +135,7 @@ def test_a_broken_checkpoint_is_left_for_the_one_before(
     assert {"step-0000001", "step-0000003"} <= names(tmp_path)
 
 
-def test_broken_checkpoints_are_no_reason_to_begin_again(tmp_path: Path) -> None:
+def test_broken_checkpoints_are_no_reason_to_begin_again(tmp_path):
     save_steps(tmp_path, 1, 3)
     for step in (1, 3):
         truncate(tmp_path / f"step-000000{step}" / "model.safetensors")
@@ -162,13 +151,13 @@ def test_broken_checkpoints_are_no_reason_to_begin_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("pointer", [b"", b"\xff\xfe", b"step-x", None])
-def test_a_lost_pointer_loses_no_checkpoint(pointer: bytes | None, tmp_path: Path) -> None:
+def test_a_lost_pointer_loses_no_checkpoint(pointer, tmp_path):
     save_steps(tmp_path, 1, 3)
     (tmp_path / "latest").unlink() if pointer is None else (tmp_path / "latest").write_bytes(pointer)
     assert load_checkpoint(tmp_path, *make(1)) == progress(3)
 
 
-def test_a_checkpoint_beyond_the_pointer_waits_to_be_made_again(tmp_path: Path) -> None:
+def test_a_checkpoint_beyond_the_pointer_waits_to_be_made_again(tmp_path):
     save_steps(tmp_path, 1, 3)
     (tmp_path / "latest").write_text("step-0000001")  # killed between the folder and its pointer
     assert load_checkpoint(tmp_path, *make(1)) == progress(1)
@@ -176,7 +165,7 @@ def test_a_checkpoint_beyond_the_pointer_waits_to_be_made_again(tmp_path: Path) 
     assert names(tmp_path) == {"latest", "step-0000001", "step-0000002", "step-0000003"}
 
 
-def test_a_crash_while_saving_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_saving_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     save_steps(tmp_path, 2)
 
     def fill_the_disk(*_: object) -> None:
@@ -192,14 +181,14 @@ def test_a_crash_while_saving_keeps_the_last_checkpoint(tmp_path: Path, monkeypa
 # --- files of others --------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_file_in_the_pointers_place_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_file_in_the_pointers_place_is_refused(tmp_path):
     (tmp_path / "latest").write_text("my own notes")
     with pytest.raises(InputError, match=r"latest: names no checkpoint, and there is none next to it. Fix: "):
         load_checkpoint(tmp_path, *make(0))
     assert (tmp_path / "latest").read_text() == "my own notes"
 
 
-def test_what_is_no_checkpoint_is_never_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_checkpoint_is_never_deleted(tmp_path, capsys):
     foreign = ("step-notes", "step-0000001", "step-1", "step-0000001-copy", "step-00000002", "step-0000004")
     for name in foreign:
         (tmp_path / name).mkdir()
@@ -221,7 +210,7 @@ def test_what_is_no_checkpoint_is_never_deleted(tmp_path: Path, capsys: pytest.C
     assert names(tmp_path) - set(foreign) == left
 
 
-def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path: Path) -> None:
+def test_a_half_written_sibling_is_ignored_and_cleared(tmp_path):
     save_steps(tmp_path, 2)
     left = tmp_path / ".step-0000004.x1y2z3_4"
     (left / "new").mkdir(parents=True)

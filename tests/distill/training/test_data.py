@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +35,7 @@ laws = settings(max_examples=25)
 
 @laws
 @given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.lists(st.integers(0, 60), min_size=1, max_size=8))
-def test_an_epoch_has_no_row_twice_and_a_batch_is_a_function_of_the_step_alone(
-    lengths: list[int], batch: int, seed: int, steps: list[int]
-) -> None:
+def test_an_epoch_has_no_row_twice_and_a_batch_is_a_function_of_the_step_alone(lengths, batch, seed, steps):
     order = BatchOrder(lengths, batch, seed, "distill.0")
     assert order.batch == min(batch, len(lengths))
     for epoch in (0, 2):
@@ -55,14 +50,14 @@ def batches_of(order: BatchOrder, epoch: int) -> list[list[int]]:
     return [order.rows(epoch * order.per_epoch + i).tolist() for i in range(order.per_epoch)]
 
 
-def test_epochs_purposes_and_seeds_differ() -> None:
+def test_epochs_purposes_and_seeds_differ():
     lengths = [i % 40 + 1 for i in range(300)]
     order = BatchOrder(lengths, 8, 1, "a")
     others = [(order, 1), (BatchOrder(lengths, 8, 1, "b"), 0), (BatchOrder(lengths, 8, 2, "a"), 0)]
     assert all(batches_of(*other) != batches_of(order, 0) for other in others)
 
 
-def test_rows_of_a_batch_have_about_the_same_length_and_batches_come_in_no_order_of_it() -> None:
+def test_rows_of_a_batch_have_about_the_same_length_and_batches_come_in_no_order_of_it():
     lengths = np.random.default_rng(0).integers(4, 128, 4096)
     batches = batches_of(BatchOrder(lengths.tolist(), 16, 0, "a"), 0)
     padded = sum(int(lengths[b].max()) * len(b) for b in batches)
@@ -72,9 +67,7 @@ def test_rows_of_a_batch_have_about_the_same_length_and_batches_come_in_no_order
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_batches_of_one_length_are_those_of_the_rows_with_more_padding(
-    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
-) -> None:
+def test_batches_of_one_length_are_those_of_the_rows_with_more_padding(tmp_path, make_tokenizer, side):
     make_tokenizer(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 32, pad_id=3, padding_side=side)
     encoded = tokenizer.encode(["good", "a good film", "bad day"])
@@ -102,9 +95,7 @@ def test_batches_of_one_length_are_those_of_the_rows_with_more_padding(
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_batch_is_padded_to_its_longest_row_and_targets_stand_under_their_tokens(
-    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
-) -> None:
+def test_a_batch_is_padded_to_its_longest_row_and_targets_stand_under_their_tokens(tmp_path, make_tokenizer, side):
     make_tokenizer(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 32, padding_side=side)
     encoded = tokenizer.encode(["good", "a good film", "bad day", "bad " * 50])
@@ -123,15 +114,16 @@ def test_a_batch_is_padded_to_its_longest_row_and_targets_stand_under_their_toke
     assert batch[ROW_NUMBERS].tolist() == [1, 2, 0]
 
 
-def test_packed_rows_give_the_same_batches(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
+@pytest.mark.parametrize("kind", ["of rows", "of tokens"])
+def test_packed_rows_give_the_same_batches(kind, tmp_path, make_tokenizer):
     make_tokenizer(tmp_path)
     tokenizer = TextTokenizer(tmp_path, 32)
-    encoded, labels = tokenizer.encode(["good", "a good film", "bad day"]), {"labels": np.array([2, 0, 1])}
-    plain = TrainSet(Prepared([], encoded, np.arange(3), labels), tokenizer)
-    portions = [
-        Prepared([], encoded[part], np.arange(3)[part], {"labels": labels["labels"][part]})
-        for part in (slice(2), slice(2, 3))
-    ]
+    encoded = tokenizer.encode(["good", "a good film", "bad day"])
+    marks = [np.where(np.arange(len(e)) == 1, 3, IGNORED_LABEL) for e in encoded]
+    labels: Any = marks if kind == "of tokens" else np.array([2, 0, 1])
+    plain = TrainSet(Prepared([], encoded, np.arange(3), {"labels": labels}), tokenizer)
+    parts = (slice(2), slice(2, 3))
+    portions = [Prepared([], encoded[part], np.arange(3)[part], {"labels": labels[part]}) for part in parts]
     packed = PackedSet(portions, tokenizer)
     assert packed.lengths == plain.lengths
     ours, theirs = packed.batch([2, 0], 0), plain.batch([2, 0], 0)
@@ -140,7 +132,7 @@ def test_packed_rows_give_the_same_batches(tmp_path: Path, make_tokenizer: Calla
 
 @laws
 @given(st.integers(1, 40), st.integers(1, 9), st.none() | st.integers(1, 12))
-def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | None) -> None:
+def test_parts_are_the_batch_once_and_even(rows, world, most):
     shares = [split_batch(rows, rank, world, most) for rank in range(world)]
     assert [i for share in shares for part in share for i in range(rows)[part]] == list(range(rows))
     sizes = [sum(part.stop - part.start for part in share) for share in shares]
@@ -152,9 +144,7 @@ def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | No
 
 @laws
 @given(st.integers(1, 30), st.integers(2, 5), st.integers(1, 20), st.integers(1, 4), st.none() | st.integers(1, 12))
-def test_rows_that_belong_together_are_in_one_portion(
-    groups: int, together: int, batch: int, world: int, most: int | None
-) -> None:
+def test_rows_that_belong_together_are_in_one_portion(groups, together, batch, world, most):
     order = BatchOrder([i % 7 + 1 for i in range(groups * together)], batch, 0, "a", together)
     for step in range(order.per_epoch):
         rows = order.rows(step).reshape(-1, together)
@@ -164,7 +154,7 @@ def test_rows_that_belong_together_are_in_one_portion(
     assert all(part.start % together == part.stop % together == 0 for part in portions)
 
 
-def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -> None:
+def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens():
     batch = {
         "input_ids": torch.arange(12).reshape(3, 4),
         "teacher.input_ids": torch.zeros(3, 6),
@@ -189,9 +179,7 @@ def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -
     st.integers(0, 99),
     st.integers(0, 3),
 )
-def test_each_part_has_its_share_of_the_rows_and_passes_of_its_own(
-    shares: list[tuple[int, float]], batch: int, seed: int, window: int
-) -> None:
+def test_each_part_has_its_share_of_the_rows_and_passes_of_its_own(shares, batch, seed, window):
     sizes = [rows for rows, _ in shares]
     lengths = [i % 7 + 1 for i in range(sum(sizes))]
     order = BatchOrder(lengths, batch, seed, "distill.0", shares=shares)
@@ -208,9 +196,7 @@ def test_each_part_has_its_share_of_the_rows_and_passes_of_its_own(
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_mixed_batch_has_the_rows_of_its_parts_in_order_and_marks_those_with_labels(
-    side: str, tiny_model: Callable[..., Path]
-) -> None:
+def test_a_mixed_batch_has_the_rows_of_its_parts_in_order_and_marks_those_with_labels(side, tiny_model):
     tokenizer = TextTokenizer(tiny_model("bert", 2), 20, padding_side=side)
     encoded = tokenizer.encode(["a good film", "not bad", "the day was far better than that", "ok", "no never"])
     first = Prepared([], encoded[:2], np.arange(2), {"labels": np.array([1, 2])})
@@ -230,17 +216,8 @@ def test_a_mixed_batch_has_the_rows_of_its_parts_in_order_and_marks_those_with_l
     assert LABELLED_ROWS not in labelled.batch([0], 0)
 
 
-def test_packed_rows_keep_targets_of_each_token(tiny_model: Callable[..., Path]) -> None:
-    tokenizer = TextTokenizer(tiny_model("bert", 2), 20)
-    encoded = tokenizer.encode(["a good film", "ok", "not bad"])
-    marks = [np.where(np.arange(len(e)) == 1, 3, IGNORED_LABEL) for e in encoded]
-    rows = Prepared([], encoded, np.arange(3), {"labels": marks})
-    packed, plain = PackedSet([rows], tokenizer).batch([2, 0], 0), TrainSet(rows, tokenizer).batch([2, 0], 0)
-    assert all(torch.equal(packed[name], value) for name, value in plain.items())
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_part_of_a_batch_is_made_as_the_whole_batch_has_it(side: str, tiny_model: Callable[..., Path]) -> None:
+def test_a_part_of_a_batch_is_made_as_the_whole_batch_has_it(side, tiny_model):
     tokenizer = TextTokenizer(tiny_model("bert", 2), 20, padding_side=side)
     encoded = tokenizer.encode(["a good film", "not bad", "the day was far better than that", "ok", "no never"])
     marks = [np.arange(len(e)) for e in encoded]
@@ -259,7 +236,7 @@ def test_a_part_of_a_batch_is_made_as_the_whole_batch_has_it(side: str, tiny_mod
             assert all(torch.equal(part[name], value[own]) for name, value in whole.items())
 
 
-def test_the_next_step_is_prepared_in_a_thread_while_the_present_one_is_computed() -> None:
+def test_the_next_step_is_prepared_in_a_thread_while_the_present_one_is_computed():
     begun, calls = [threading.Event() for _ in range(4)], list[tuple[int, str]]()
 
     def prepare(step: int) -> int:

@@ -1,13 +1,10 @@
 """Several processes learn what one learns, stop together, and continue each other's runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +18,7 @@ from support.tiny_tokenizers import write_tokenizer
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(tmp_path_factory) -> Path:
     """What two processes leave."""
     out, idle = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("idle")
     run_two_processes(cases.__file__, str(out), cwd=idle)
@@ -29,7 +26,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def one(tmp_path_factory) -> Callable[[str], Path]:
     """`one(case)`: the folder in which this process alone left the case."""
     out = tmp_path_factory.mktemp("one")
 
@@ -62,24 +59,24 @@ def assert_alike(a: Path, b: Path, name: str, other: str = "", atol: float = 1e-
 
 
 @pytest.mark.parametrize("name", [name for name in cases.CASES if name != "dropout"])
-def test_two_processes_learn_what_one_learns(name: str, two: Path, one: Callable[[str], Path]) -> None:
+def test_two_processes_learn_what_one_learns(name, two, one):
     # the losses of TinyBERT's and MobileBERT's states are float32 inside
     assert_alike(two, one(name), name, atol=1e-8 if "bert" in name else 1e-9)
     assert not name.startswith("tinybert") or "layer_projection.maps.2.weight" in load_file(two / f"{name}.safetensors")
 
 
-def test_portions_learn_what_the_whole_batch_learns(one: Callable[[str], Path]) -> None:
+def test_portions_learn_what_the_whole_batch_learns(one):
     assert_alike(one("portions"), one("uneven"), "portions", "uneven")
 
 
-def test_two_processes_resume_bit_for_bit(two: Path) -> None:
+def test_two_processes_resume_bit_for_bit(two):
     whole, resumed = (load_file(f / "dropout.safetensors") for f in (two, two / "resumed"))
     assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
     assert losses(two, "dropout") == losses(two / "resumed", "dropout")
     assert (two / "dropout.jsonl").read_text() == (two / "resumed" / "dropout.jsonl").read_text()
 
 
-def test_one_process_continues_what_two_began(two: Path, one: Callable[[str], Path], tmp_path: Path) -> None:
+def test_one_process_continues_what_two_began(two, one, tmp_path):
     left = tmp_path / "left"
     shutil.copytree(two / "left", left)
     assert (left / "uneven.work" / "latest").read_text() == "step-0000006"
@@ -95,7 +92,7 @@ def test_one_process_continues_what_two_began(two: Path, one: Callable[[str], Pa
         ("process 0, and 1 has no rows", r"the loss is nan (terms: states nan"),
     ],
 )
-def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, two: Path) -> None:
+def test_a_nan_in_one_process_stops_all_in_the_same_step(name, what, two):
     said = [json.loads((two / f"{name}.{rank}.json").read_text()) for rank in (0, 1)]
     for own in said:
         assert own["code"] == 3
@@ -108,9 +105,7 @@ def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, t
     assert sorted(p.name for p in (two / f"{name}.work").iterdir()) == ["latest", "step-0000003"]
 
 
-def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
-    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(two, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     name = "one portion of process 1"
     shutil.copytree(two / f"{name}.work", tmp_path / "left")
@@ -130,7 +125,7 @@ def changed_weights(two: Path, name: str) -> tuple[set[str], set[str]]:
     return changed, set(after) - changed
 
 
-def test_weights_that_no_term_reaches_stay_as_they_are(two: Path) -> None:
+def test_weights_that_no_term_reaches_stay_as_they_are(two):
     assert losses(two, "nothing labelled") == [{"loss": 0.0, "tags": 0.0}]
     assert changed_weights(two, "nothing labelled")[0] == set()
     changed, same = changed_weights(two, "head unused")
@@ -175,9 +170,7 @@ main()
 
 
 @pytest.mark.slow
-def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
-    tmp_path: Path, tiny_model: Callable[..., Path], labelled_rows: Callable[..., Any], write_rows: Callable[..., Path]
-) -> None:
+def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(tmp_path, tiny_model, labelled_rows, write_rows):
     rows, training = labelled_rows(60), {"steps": 24, "batch": 7, "checkpoint": 5}
     write_rows(tmp_path / "train.jsonl", rows[:50])
     write_rows(tmp_path / "eval.jsonl", rows[50:])
@@ -225,9 +218,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
 
 
 @pytest.mark.slow
-def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns(
-    tmp_path: Path, labelled_rows: Callable[..., Any], write_rows: Callable[..., Path]
-) -> None:
+def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns(tmp_path, labelled_rows, write_rows):
     tiny_classifier("bert", 2, (), auto_class="AutoModelForMaskedLM").save_pretrained(tmp_path / "model")
     write_tokenizer(tmp_path / "model")
     rows = labelled_rows(60)

@@ -1,7 +1,5 @@
 """A loss, a gradient or a weight that is no number stops training, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,7 @@ NAN = float("nan")
 
 
 @pytest.fixture(autouse=True)
-def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_float32(monkeypatch) -> None:
     monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
 
 
@@ -104,9 +102,7 @@ def names(folder: Path) -> list[str]:
     ],
     ids=["nan", "inf", "portion", "gradient"],
 )
-def test_a_step_that_is_not_finite_is_not_made(
-    poison: dict[str, Any], micro_batch: int | None, said: str, tmp_path: Path
-) -> None:
+def test_a_step_that_is_not_finite_is_not_made(poison, micro_batch, said, tmp_path):
     run = Run(Poisoned(4 if micro_batch is None else 8, **poison), tmp_path, micro_batch=micro_batch)
     for _ in range(4):
         run.loop.step()
@@ -139,7 +135,7 @@ def learn(at: int, work: Path, **more: Any) -> tuple[nn.Module, Any]:
     return model, train(model, Poisoned(at), cases.Rows(), settings(**more), 3, "distill.0", work, Monitor(metrics))
 
 
-def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path: Path) -> None:
+def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path):
     whole, expected = learn(-1, tmp_path / "whole", steps=24, batch=2)
     with pytest.raises(NotFiniteError, match=r"The mean loss of steps 21 to 22 was .* checkpoint of step 21 "):
         learn(22, tmp_path / "work", steps=24, batch=2)
@@ -152,7 +148,7 @@ def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path: Path) ->
     assert (tmp_path / "work.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
-def test_a_first_step_says_that_nothing_was_saved(tmp_path: Path) -> None:
+def test_a_first_step_says_that_nothing_was_saved(tmp_path):
     with pytest.raises(NotFiniteError) as caught:
         learn(0, tmp_path / "work")
     assert str(caught.value).startswith("distill.0: step 1 of 12 was not made")
@@ -168,14 +164,14 @@ def test_a_first_step_says_that_nothing_was_saved(tmp_path: Path) -> None:
         (3, r"step 2 of 12 .* The weights were not finite even before this step \('.*weight'\)"),
     ],
 )
-def test_weights_that_the_optimiser_itself_broke_are_not_saved(checkpoint: int, said: str, tmp_path: Path) -> None:
+def test_weights_that_the_optimiser_itself_broke_are_not_saved(checkpoint, said, tmp_path):
     # rows of the word table without a gradient have moments of 0, and 0 / (0 + eps) is NaN where eps is 0 in float32
     with pytest.raises(NotFiniteError, match=said + r".* Fix: Raise eps \(1e-50\), or lower lr"):
         learn(-1, tmp_path / "work", eps=1e-50, checkpoint=checkpoint)
     assert not (tmp_path / "work").exists()
 
 
-def test_a_bad_checkpoint_never_replaces_a_good_one(tmp_path: Path) -> None:
+def test_a_bad_checkpoint_never_replaces_a_good_one(tmp_path):
     run = Run(Poisoned(-1), tmp_path)
     run.loop.step()
     run.loop.save()
@@ -187,7 +183,7 @@ def test_a_bad_checkpoint_never_replaces_a_good_one(tmp_path: Path) -> None:
     assert names(tmp_path) == ["latest", "step-0000001"]
 
 
-def test_the_first_tensor_with_a_nan_or_an_infinity_is_found() -> None:
+def test_the_first_tensor_with_a_nan_or_an_infinity_is_found():
     big = torch.full((8,), 3e38)  # finite, but its sum is not
     assert first_not_finite([("big", big), ("none", torch.empty(0))]) is None
     for bad in (NAN, float("inf"), float("-inf")):
@@ -195,7 +191,7 @@ def test_the_first_tensor_with_a_nan_or_an_infinity_is_found() -> None:
     assert first_not_finite([("both", torch.tensor([float("inf"), float("-inf")]))]) == "both"
 
 
-def test_only_settings_that_exist_are_advised(tmp_path: Path) -> None:
+def test_only_settings_that_exist_are_advised(tmp_path):
     stage = MobileBertStage(method="mobilebert", steps=8, transfer_steps=4)
     errors = NonFiniteErrors("distill.0", stage, torch.bfloat16, tmp_path)
     result = StepResult(NAN, {}, 1.0, 1e-3)
@@ -208,13 +204,11 @@ def test_only_settings_that_exist_are_advised(tmp_path: Path) -> None:
 
 
 # --- a loss scaler ----------------------------------------------------------------------------------------------------
-#
-# Nothing chooses fp16 today; torch has a scaler for the CPU, with which the loop is driven here.
 
 
 @pytest.fixture
-def in_fp16(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """`in_fp16(scale)`: loops made from now on train in fp16 with a real scaler that begins there."""
+def in_fp16(monkeypatch) -> Callable[[float], None]:
+    """`in_fp16(scale)`: loops train in fp16 with a real scaler, torch's for the CPU; nothing chooses fp16 today."""
     import accelerate
 
     def choose(scale: float) -> None:
@@ -230,9 +224,7 @@ def in_fp16(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return choose
 
 
-def test_steps_that_the_scaler_skips_do_not_count_and_a_run_resumes_with_its_scale(
-    in_fp16: Callable[[float], None], tmp_path: Path
-) -> None:
+def test_steps_that_the_scaler_skips_do_not_count_and_a_run_resumes_with_its_scale(in_fp16, tmp_path):
     in_fp16(2.0**40)
     objective = Poisoned(-1)
     made = Run(objective, tmp_path / "a")
@@ -263,9 +255,7 @@ def test_steps_that_the_scaler_skips_do_not_count_and_a_run_resumes_with_its_sca
         (NAN, 1, r"the loss is nan .* float16\."),
     ],
 )
-def test_what_no_scale_fits_stops_training_and_a_loss_is_no_matter_of_the_scale(
-    value: float | None, passes: int, said: str, in_fp16: Callable[[float], None], tmp_path: Path
-) -> None:
+def test_what_no_scale_fits_stops_training_and_a_loss_is_no_matter_of_the_scale(value, passes, said, in_fp16, tmp_path):
     in_fp16(1.0)
     objective = Poisoned(1, value=value, until=1000)
     run = Run(objective, tmp_path)
@@ -273,6 +263,5 @@ def test_what_no_scale_fits_stops_training_and_a_loss_is_no_matter_of_the_scale(
     before = run.snapshot()
     with pytest.raises(NotFiniteError, match=f"step 2 .* {said}"):
         run.loop.step()
-    assert objective.passes == 1 + passes
-    assert run.loop.progress.step == 1
+    assert (objective.passes, run.loop.progress.step) == (1 + passes, 1)
     assert equal(run.snapshot(), before)

@@ -1,15 +1,15 @@
 """`make gpu-check`: it passes on a CPU and on a pretended GPU, and finds what computes otherwise or elsewhere there."""
 
-from __future__ import annotations
-
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pocketbert.distill.methods.table import ROWS
 
@@ -61,30 +61,16 @@ NEEDED = "import sys\nsys.path[:0] = sys.argv[2:]\n"
 EACH = {row.name for row in ROWS}
 
 
-def start(*command: str) -> subprocess.CompletedProcess[str]:
-    """Start Python in a process of its own: the pretended GPU stays registered in it."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, timeout=600)
-
-
 def run_code(code: str, out: Path) -> tuple[int, Any]:
-    done = start("-c", NEEDED + code, str(out), str(ROOT / "tests"), str(ROOT / "lab"))
+    """Run code in a process of its own, as the pretended GPU stays registered; return its exit code and what it wrote."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", NEEDED + code, str(out), str(ROOT / "tests"), str(ROOT / "lab")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert out.is_file(), done.stderr[-3000:]
     return done.returncode, json.loads(out.read_text())
 
 
-def test_everything_passes_where_the_device_is_the_cpu(tmp_path: Path) -> None:
-    out = tmp_path / "found" / "check.json"
-    done = start(str(ROOT / "lab" / "gpu_check.py"), "--device", "cpu", "--tiny", "-o", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(out.read_text())
-    assert {row["method"].split(",")[0] for row in found["losses"]} == EACH
-    assert {row["precision"] for row in found["losses"]} == {"float32", "bfloat16"}
-    assert found["failed"] == [] and found["distillation"]["passed"]
-    assert all(row["tokens_per_s"] > 0 and row["operations"] > 0 for row in found["speed"]) and len(found["speed"]) == 2
-
-
-def test_a_loss_of_its_own_on_the_device_and_a_tensor_elsewhere_are_found(tmp_path: Path) -> None:
+def test_a_loss_of_its_own_on_the_device_and_a_tensor_elsewhere_are_found(tmp_path):
     _, found = run_code(BROKEN, tmp_path / "check.json")
     failed = {method: error for method, (passed, error) in found.items() if not passed}
     assert failed.keys() == {"tinybert-general", "tinybert-intermediate", "minilm"}
@@ -93,20 +79,26 @@ def test_a_loss_of_its_own_on_the_device_and_a_tensor_elsewhere_are_found(tmp_pa
     assert {method.split(",")[0] for method in found} == EACH
 
 
-def test_a_teacher_of_texts_answers_on_the_device(tmp_path: Path) -> None:
+def test_a_teacher_of_texts_answers_on_the_device(tmp_path):
     _, (on_cpu, on_card) = run_code(TAUGHT, tmp_path / "answers.json")
     assert len(on_card) == 9
     for one, other in zip(on_cpu, on_card, strict=True):
         assert one == pytest.approx(other, abs=1e-4)
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    done = start(str(ROOT / "lab" / "gpu_check.py"), "-o", str(tmp_path / "check.json"))
-    assert done.returncode == 2
-    assert "torch finds no GPU here" in done.stdout
+def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # which the program changes
+    check = runpy.run_path(str(ROOT / "lab" / "gpu_check.py"))
+    assert check["main"](["-o", str(tmp_path / "check.json")]) == 2
+    assert "torch finds no GPU here" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_everything_passes_on_a_pretended_gpu(tmp_path: Path) -> None:
+def test_everything_passes_on_a_pretended_gpu(tmp_path):
     code, found = run_code(WHOLE, tmp_path / "check.json")
     assert (code, found["failed"]) == (0, [])
+    assert {row["method"].split(",")[0] for row in found["losses"]} == EACH
+    assert {row["precision"] for row in found["losses"]} == {"float32", "bfloat16"}
+    assert found["distillation"]["passed"]
+    assert all(row["tokens_per_s"] > 0 and row["operations"] > 0 for row in found["speed"]) and len(found["speed"]) == 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -11,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import all_families
-from pocketbert.core.recipe.sections import Updates
 from pocketbert.core.types import Precision
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.loop import Outcome, frozen, train
-from pocketbert.distill.training.machine import training_dtype
+from pocketbert.distill.training.loop import Outcome, train
+from pocketbert.distill.training.machine import AttentionInFp32, make_accelerator, training_dtype
 from pocketbert.distill.training.monitor import Monitor, Validation
 from support.training_cases import Killed, Rows, Tagging, settings, tagger
 
@@ -46,42 +44,13 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
 
 
-def test_training_lowers_the_loss_and_ends_in_eval_mode(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_ends_in_eval_mode(tmp_path):
     model = tagger().float()
     outcome = learn(model, tmp_path, steps=60, batch=7, lr=1e-2, checkpoint=60)
     assert outcome.history[-1].loss < 0.7 * outcome.history[0].loss
     assert [r.step for r in outcome.history] == [20, 40, 60]
     assert not model.training
     assert outcome.dtype in ("float32", "bfloat16")
-
-
-def test_a_model_trained_in_bf16_computes_in_fp32_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.bfloat16)
-    model, plain = (tagger().float() for _ in range(2))
-    assert learn(model, tmp_path, steps=2).dtype == "bfloat16"
-    plain.load_state_dict(model.state_dict())
-    ids = ROWS.batch([0, 1], 0)["input_ids"]
-    with torch.inference_mode():
-        assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
-
-
-def test_a_run_killed_again_and_again_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
-    whole, work, metrics = tagger().float(), tmp_path / "work", tmp_path / "metrics.jsonl"
-    assert any(m.p > 0 for m in whole.modules() if isinstance(m, nn.Dropout))
-    wanted = learn(whole, tmp_path / "whole", metrics=tmp_path / "whole.jsonl")
-    # before the first checkpoint of every third step, between two, right behind one, and before the last step
-    for at in (1, 5, 3, 5):
-        with pytest.raises(Killed):
-            learn(tagger().float(), work, at, metrics=metrics)
-    torch.manual_seed(123)
-    again = tagger().float()
-    found = learn(again, work, metrics=metrics)
-    assert equal(weights(again), weights(whole))
-    assert found.history == wanted.history
-    assert metrics.read_text() == (tmp_path / "whole.jsonl").read_text()
-    finished = tagger().float()
-    assert learn(finished, work, at=0).history == wanted.history, "what is finished is not trained again"
-    assert equal(weights(finished), weights(whole))
 
 
 def scripted(*scores: float, patience: int = 0, higher: bool = True) -> Validation:
@@ -104,8 +73,8 @@ def scripted(*scores: float, patience: int = 0, higher: bool = True) -> Validati
     ids=str,
 )
 def test_the_best_weights_are_kept_and_training_stops_when_scores_no_longer_improve(
-    scores: tuple[float, ...], patience: int, higher: bool, best: int, last: int, tmp_path: Path
-) -> None:
+    scores, patience, higher, best, last, tmp_path
+):
     model, plain = (tagger().float() for _ in range(2))
     path, seen = tmp_path / "metrics.jsonl", dict[int, dict[str, Tensor]]()
     validation = scripted(*scores, patience=patience, higher=higher)
@@ -121,11 +90,12 @@ def test_the_best_weights_are_kept_and_training_stops_when_scores_no_longer_impr
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [*range(2, last + 1, 2)]
     assert np.array_equal([float(line["score"]) for line in lines], scores[: last // 2], equal_nan=True)
-    learn(plain, tmp_path / "plain")
-    assert last < 12 or equal(weights(plain), seen[12]), "scoring changes nothing that is trained"
+    if last == 12:
+        learn(plain, tmp_path / "plain")
+        assert equal(weights(plain), seen[12]), "scoring changes nothing that is trained"
 
 
-def test_a_run_killed_between_scores_ends_with_the_same_best_weights_patience_and_lines(tmp_path: Path) -> None:
+def test_a_run_killed_between_scores_ends_with_the_same_best_weights_patience_and_lines(tmp_path):
     def score(model: nn.Module) -> float:
         """A score of the weights that falls, and is best early."""
         return float(next(model.parameters()).detach().abs().sum())
@@ -151,7 +121,7 @@ def test_a_run_killed_between_scores_ends_with_the_same_best_weights_patience_an
         learn(tagger().float(), work, validation=validation)
 
 
-def test_losses_can_be_read_while_a_run_goes_on_and_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+def test_losses_can_be_read_while_a_run_goes_on_and_a_line_that_was_cut_off_is_dropped(tmp_path):
     path, lines = tmp_path / "metrics.jsonl", list[int]()
     path.write_text('{"stage": "other", "step": 1}\n{"stage": "finetune", "step": 2, "lo')
 
@@ -164,9 +134,7 @@ def test_losses_can_be_read_while_a_run_goes_on_and_a_line_that_was_cut_off_is_d
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 4, 6, 8, 10, 12]
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_computed_in_portions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_that_does_not_fit_into_memory_is_computed_in_portions(tmp_path, monkeypatch, capsys):
     def rows_of_portions(memory: int, work: str = "measured") -> list[int]:
         """Train for one step of 3 rows on a machine with so much memory; return the rows of each forward pass."""
         monkeypatch.setattr(loop, "usable_memory", lambda: memory)
@@ -193,28 +161,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_computed_in_portions(
     assert rows_of_portions(int(1.5 * fixed / 0.6)) == [1, 2, 1, 1, 1]
 
 
-def test_what_a_forward_pass_keeps_is_counted_once_and_does_not_grow_with_the_weights() -> None:
-    layer = nn.Linear(256, 256)
-
-    def kept(rows: int, dtype: torch.dtype | None = None) -> int:
-        with torch.autocast("cpu", dtype, enabled=dtype is not None):
-            return loop.measure_saved_bytes(lambda: layer(layer(torch.ones(rows, 256)).relu()))
-
-    assert loop.measure_saved_bytes(lambda: torch.ones(4, 8) + 1) == 0
-    # the input, and the result of relu, which both relu and the second product keep
-    assert kept(6) - kept(2) == 4 * 2 * 256 * 4
-    assert kept(6, torch.bfloat16) - kept(2, torch.bfloat16) == 4 * 2 * 256 * 2
-
-
-@pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "other"}])
-def test_seed_and_purpose_change_the_run(change: dict[str, Any], tmp_path: Path) -> None:
-    models = [tagger().float() for _ in range(2)]
-    for number, more in enumerate(({}, change)):
-        learn(models[number], tmp_path / str(number), **more)
-    assert not equal(*map(weights, models))
-
-
-def test_frozen_embeddings_stay_bit_for_bit_for_one_stage_only(tmp_path: Path) -> None:
+def test_frozen_embeddings_stay_bit_for_bit_for_one_stage_only(tmp_path):
     model = tagger().float()
     before = weights(model)
     learn(model, tmp_path / "first", freeze_embeddings=True, weight_decay=0.5)
@@ -242,7 +189,7 @@ class Watching(Tagging):
         return terms
 
 
-def test_dropout_is_overridden_for_one_stage_only(tmp_path: Path) -> None:
+def test_dropout_is_overridden_for_one_stage_only(tmp_path):
     model = tagger().float()
     for number, (dropout, wanted) in enumerate(((0.25, {0.25}), (None, {0.1}), (0.0, {0.0}))):
         watching = Watching()
@@ -250,7 +197,7 @@ def test_dropout_is_overridden_for_one_stage_only(tmp_path: Path) -> None:
         assert watching.rates == wanted
 
 
-def test_records_are_means_of_their_steps_and_lines_of_other_stages_stay(tmp_path: Path) -> None:
+def test_records_are_means_of_their_steps_and_lines_of_other_stages_stay(tmp_path):
     watching, path = Watching(tags=2.0), tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"stage": "other", "step": 1}) + "\n")
     outcome = learn(tagger().float(), tmp_path / "work", objective=watching, steps=45, metrics=path)
@@ -276,24 +223,9 @@ class Lying:
 
 
 @pytest.mark.parametrize("says", [None, {"tags": torch.tensor(1000.0)}])
-def test_a_wrong_count_is_refused(says: Any, tmp_path: Path) -> None:
+def test_a_wrong_count_is_refused(says, tmp_path):
     with pytest.raises(RuntimeError, match=r"Lying: term 'tags' is a mean over \d+ items, but counts\(\) says"):
         train(tagger(), Lying(says), ROWS, settings(micro_batch=3), 5, "a", tmp_path)
-
-
-def test_settings_without_a_schedule_need_a_course_of_the_objectives_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Updates has no schedule .* give the objective a course"):
-        train(tagger(), Tagging(), ROWS, Updates(steps=2, lr=1e-3), 5, "a", tmp_path)
-
-
-def test_frozen_restores_what_it_found() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].requires_grad_(False)
-    with frozen(model.train()) as inside:
-        assert inside is model
-        assert not model.training
-        assert not any(p.requires_grad for p in model.parameters())
-    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -306,9 +238,7 @@ def test_frozen_restores_what_it_found() -> None:
         (True, (True, False), torch.bfloat16),
     ],
 )
-def test_bf16_only_where_the_cpu_or_the_gpu_computes_in_it(
-    gpu: bool, fast: tuple[bool, bool], wanted: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_only_where_the_cpu_or_the_gpu_computes_in_it(gpu, fast, wanted, monkeypatch):
     """`fast`: avx512_bf16 or the GPU's own, and AMX."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: fast[0])
@@ -329,9 +259,7 @@ def test_bf16_only_where_the_cpu_or_the_gpu_computes_in_it(
         ("bf16", True, "ONLY_FP32", "cannot be trained in it"),
     ],
 )
-def test_a_recipe_sets_the_number_type_of_training(
-    precision: str, fast: bool, model_type: str, wanted: torch.dtype | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_sets_the_number_type_of_training(precision, fast, model_type, wanted, monkeypatch):
     if model_type == "ONLY_FP32":
         model_type = next(f.model_types[0] for f in all_families() if not f.trains_in_bf16)
     monkeypatch.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: fast)
@@ -347,27 +275,64 @@ def test_a_recipe_sets_the_number_type_of_training(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_training_in_a_set_precision_computes_in_it(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_in_a_set_precision_computes_in_it_and_the_model_in_fp32_afterwards(precision, tmp_path, monkeypatch):
     monkeypatch.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: True)
-    seen = set[torch.dtype]()
-    model = tagger().float()
+    seen, (model, plain) = set[torch.dtype](), (tagger().float() for _ in range(2))
     model.classifier.register_forward_hook(lambda _, __, out: seen.add(out.dtype))  # type: ignore[union-attr, operator]
     wanted = torch.bfloat16 if precision == "bf16" else torch.float32
     assert learn(model, tmp_path, steps=2, precision=precision).dtype == str(wanted).removeprefix("torch.")
     assert seen == {wanted}
+    plain.load_state_dict(model.state_dict())
+    ids = ROWS.batch([0, 1], 0)["input_ids"]
+    with torch.inference_mode():
+        assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
 
 
 @pytest.mark.parametrize(
     ("kind", "asked"), [("FSDP", "FSDP"), ("DeepSpeed", "DEEPSPEED"), ("Megatron-LM", "MEGATRON_LM")]
 )
-def test_launches_that_divide_one_model_among_processes_are_refused(
-    kind: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_that_divide_one_model_among_processes_are_refused(kind, asked, tmp_path, monkeypatch):
     monkeypatch.setenv(f"ACCELERATE_USE_{asked}", "true")
     with pytest.raises(
         InputError, match=f"launcher: Accelerate's configuration asks for {kind}: here the recipe"
     ) as caught:
         learn(tagger().float(), tmp_path)
     assert "teacher.shard: true divides a teacher" in str(caught.value)
+
+
+# attention in fp32 where the CPU is slower in bf16, and the precision of each training
+
+
+def attention(length: int, learns: bool, exact: bool) -> list[torch.Tensor]:
+    """Context of drawn queries, keys and values of bf16 under autocast, and the gradient of the queries."""
+    random = torch.Generator().manual_seed(1)
+    made = [torch.randn(2, 3, length, 8, generator=random).bfloat16().requires_grad_(learns) for _ in range(3)]
+    mask = torch.zeros(2, 1, 1, length)
+    mask[1, ..., -1] = torch.finfo(torch.float32).min
+    if exact:
+        context = F.scaled_dot_product_attention(*(x.float() for x in made), attn_mask=mask).bfloat16()
+    else:
+        with torch.autocast("cpu", torch.bfloat16), AttentionInFp32():
+            context = F.scaled_dot_product_attention(*made, attn_mask=mask)
+    if learns:
+        context.float().square().sum().backward()
+    return [context.detach(), *(x.grad for x in made if x.grad is not None)]
+
+
+@pytest.mark.parametrize(("length", "learns", "changed"), [(8, True, True), (8, False, False), (256, True, False)])
+def test_short_attention_with_gradients_is_that_of_fp32(length, learns, changed):
+    found, exact = attention(length, learns, exact=False), attention(length, learns, exact=True)
+    assert all(x.dtype is torch.bfloat16 for x in found)
+    assert all(torch.equal(x, y) for x, y in zip(found, exact, strict=True)) is changed
+
+
+def test_fp32_and_other_functions_are_left_alone():
+    x = torch.randn(1, 1, 4, 8, requires_grad=True)
+    with AttentionInFp32():
+        assert torch.equal(F.scaled_dot_product_attention(x, x, x), F.scaled_dot_product_attention(x, x, x))
+        assert torch.equal(F.softmax(x, -1), x.softmax(-1))
+
+
+def test_each_training_of_a_process_has_its_own_precision():
+    kinds = [torch.bfloat16, torch.float32, torch.bfloat16]
+    assert [make_accelerator(kind).mixed_precision for kind in kinds] == ["bf16", "no", "bf16"]

@@ -1,13 +1,10 @@
 """A teacher divided among processes answers as the whole one, and its students learn the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ from support.training_cases import tagger
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(tmp_path_factory) -> Path:
     """What two processes leave."""
     out = tmp_path_factory.mktemp("sharded")
     run_two_processes(cases.__file__, str(out), cwd=tmp_path_factory.mktemp("idle"))
@@ -35,26 +32,22 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(two: Path) -> list[dict[str, Any]]:
+def found(two) -> list[dict[str, Any]]:
     """What each process found."""
     read: list[dict[str, Any]] = json.loads((two / "found.json").read_text())
     return read
 
 
 @pytest.mark.parametrize("family", GRAPHS)
-def test_the_signals_of_a_sharded_teacher_are_those_of_the_whole_one(family: str, found: list[dict[str, Any]]) -> None:
+def test_the_signals_of_a_sharded_teacher_are_those_of_the_whole_one(family, found):
     both = [own["signals"][family] for own in found]
     assert [own["difference"] for own in both] == [0, 0]
     assert sum(own["share"] for own in both) == pytest.approx(1)
     assert both[0]["share"] < 0.56  # odd numbers of rows: process 0 has one more
+    assert family not in GUESSING or [own["guesses"][family] for own in found] == [0, 0]
 
 
-@pytest.mark.parametrize("family", GUESSING)
-def test_guesses_of_a_sharded_model_are_those_of_the_whole_one(family: str, found: list[dict[str, Any]]) -> None:
-    assert [own["guesses"][family] for own in found] == [0, 0]
-
-
-def test_the_cache_of_a_sharded_teacher_has_the_bytes_of_one_of_the_whole_teacher(two: Path, tmp_path: Path) -> None:
+def test_the_cache_of_a_sharded_teacher_has_the_bytes_of_one_of_the_whole_teacher(two, tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -69,7 +62,7 @@ def test_the_cache_of_a_sharded_teacher_has_the_bytes_of_one_of_the_whole_teache
 
 @pytest.mark.parametrize("name", cases.TRAININGS)
 @pytest.mark.parametrize("method", cases.METHODS)
-def test_a_student_of_a_sharded_teacher_is_that_of_the_whole_one(method: str, name: str, two: Path) -> None:
+def test_a_student_of_a_sharded_teacher_is_that_of_the_whole_one(method, name, two):
     folders = [two / kind / f"{method}, {name}" for kind in ("whole", "sharded")]
     whole, divided = (load_file(folder / "student.safetensors") for folder in folders)
     assert whole.keys() == divided.keys()
@@ -78,7 +71,7 @@ def test_a_student_of_a_sharded_teacher_is_that_of_the_whole_one(method: str, na
     assert any(not torch.equal(value, start[key]) for key, value in whole.items() if key in start)
 
 
-def test_one_process_keeps_its_teacher_whole() -> None:
+def test_one_process_keeps_its_teacher_whole():
     teacher = tagger()
     with sharded(teacher, family_of("bert")):
         assert not is_sharded(teacher)
@@ -120,7 +113,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[case[1] for case in REFUSED])
-def test_recipes_whose_teacher_cannot_be_divided_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_recipes_whose_teacher_cannot_be_divided_are_refused(changes, message):
     with pytest.raises(InputError, match="teacher.shard") as caught:
         recipe_from_values({**RECIPE, **changes}, "recipe")
     assert message in str(caught.value)
@@ -128,7 +121,7 @@ def test_recipes_whose_teacher_cannot_be_divided_are_refused(changes: dict[str, 
     recipe_from_values(whole, "recipe")
 
 
-def test_a_recipe_without_the_key_is_stored_as_before() -> None:
+def test_a_recipe_without_the_key_is_stored_as_before():
     plain = recipe_from_values({**RECIPE, "teacher": {"model": "model"}}, "recipe").model_dump(mode="json")
     assert "shard" not in plain["teacher"]
     assert recipe_from_values(RECIPE, "recipe").model_dump(mode="json")["teacher"]["shard"] is True
@@ -142,8 +135,8 @@ MACHINES = ["--num_machines=2", "--main_process_ip=127.0.0.1"]
 
 @pytest.mark.slow
 def test_launched_runs_with_sharded_teachers_write_the_students_of_whole_ones(
-    tmp_path: Path, tiny_model: Callable[..., Path], labelled_rows: Callable[..., Any], write_rows: Callable[..., Path]
-) -> None:
+    tmp_path, tiny_model, labelled_rows, write_rows
+):
     rows, training = labelled_rows(60), {"steps": 12, "batch": 7, "dropout": 0.0}
     write_rows(tmp_path / "train.jsonl", rows[:50])
     write_rows(tmp_path / "eval.jsonl", rows[50:])

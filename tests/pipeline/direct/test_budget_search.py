@@ -33,6 +33,8 @@ from support.folders import tree
 
 SCHEMES = ("int8", "small", "w4")
 Rows = tuple[DataSource, DataSource]
+Search = Callable[..., FormatResult]
+Patch = pytest.MonkeyPatch
 
 
 def choose(phone: Path, output: Path, rows: Rows, *schemes: str, **limits: float) -> Path:
@@ -46,7 +48,7 @@ class StoppedError(Exception):
 
 
 @pytest.fixture
-def search(phone: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FormatResult]:
+def search(phone: Path, tmp_path: Path, rows: Rows, monkeypatch: Patch) -> Search:
     """`search(*schemes, **limits)`: what is found for ONNX; no folder is written."""
     out: list[FormatResult] = []
     require = quantizing.require_chosen_files
@@ -82,7 +84,6 @@ def test_the_file_that_only_fits_is_chosen_and_the_folder_tells_of_all(phone: Pa
     assert tree(phone) == before
     artefacts = read_artefacts(made)
     search = artefacts.search
-    assert search is not None
     (chosen,) = search.chosen
     assert {r.path for r in artefacts.models()} == {"onnx/model.onnx", chosen.path}
     fitting = [c for c in search.candidates if c.bytes and c.bytes / 1e6 <= limit]
@@ -104,15 +105,14 @@ def test_the_file_that_only_fits_is_chosen_and_the_folder_tells_of_all(phone: Pa
 
 
 def test_an_impossible_budget_exits_with_3_and_writes_nothing(
-    phone: Path, tmp_path: Path, rows: Rows, cli: Callable[..., Any], schemes_of: Callable[[], list[str]]
+    phone: Path, tmp_path: Path, rows: Rows, refuse: Callable[..., str], schemes_of: Callable[[], list[str]]
 ) -> None:
-    before = tree(phone)
+    before, limits = tree(phone), "max_drop=0.1,max_size_mb=0.0001"
     flags = ["--data", rows[0].path, "--calibrate", rows[1].path, "--scheme", "int8,w4"]
-    told = cli("quantize", "-m", phone, *flags, "--budget", "max_drop=0.1,max_size_mb=0.0001")
-    assert told.exit_code == 3, told.output
-    assert "no file is inside max_drop=0.1,max_size_mb=0.0001" in told.stderr
-    assert "The nearest is onnx/model_w4.onnx" in told.stderr
-    assert "It would be inside with: --budget max_drop=0.1,max_size_mb=" in told.stderr
+    told = refuse("quantize", "-m", phone, *flags, "--budget", limits, code=3)
+    assert f"no file is inside {limits}" in told
+    assert "The nearest is onnx/model_w4.onnx" in told
+    assert "It would be inside with: --budget max_drop=0.1,max_size_mb=" in told
     assert schemes_of() == ["w4"], "int8 is surely too large"
     assert tree(phone) == before
     assert not (tmp_path / "phone-budget").exists()
@@ -121,12 +121,7 @@ def test_an_impossible_budget_exits_with_3_and_writes_nothing(
 
 
 def test_a_killed_search_goes_on_where_it_was(
-    search: Callable[..., FormatResult],
-    phone: Path,
-    tmp_path: Path,
-    rows: Rows,
-    schemes_of: Callable[[], list[str]],
-    monkeypatch: pytest.MonkeyPatch,
+    search: Search, phone: Path, tmp_path: Path, rows: Rows, schemes_of: Callable[[], list[str]], monkeypatch: Patch
 ) -> None:
     rank, evaluate, scored = candidates.rms_error, budget_search.evaluate, []
 
@@ -149,25 +144,22 @@ def test_a_killed_search_goes_on_where_it_was(
     assert sorted(schemes_of()) == sorted(SCHEMES)
 
 
-def replace_writer(monkeypatch: pytest.MonkeyPatch, scheme: Scheme, write: Callable[[Path, Path, Plan], None]) -> None:
+def replace_writer(monkeypatch: Patch, scheme: Scheme, write: Callable[[Path, Path, Plan], None]) -> None:
     row = find_row(Format.ONNX, scheme)
     monkeypatch.setitem(quantizers._ROWS, (Format.ONNX, scheme, None), replace(row, write=write))
 
 
-def test_a_quantizer_that_does_nothing_is_reported_and_not_chosen(
-    search: Callable[..., FormatResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantizer_that_does_nothing_is_reported_and_not_chosen(search: Search, monkeypatch: Patch) -> None:
     replace_writer(monkeypatch, Scheme.SMALL, lambda source, target, _: shutil.copyfile(source, target) and None)
     found = search("small", "w4", max_drop=0.1, max_size_mb=100)
     broken = by_scheme(found.candidates)["small"]
     assert "the quantizer did nothing" in broken.note
     assert broken.inside is False
-    assert found.chosen is not None
     assert found.chosen.scheme is not Scheme.SMALL
 
 
 def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
-    search: Callable[..., FormatResult], phone: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    search: Search, phone: Path, tmp_path: Path, rows: Rows, monkeypatch: Patch
 ) -> None:
     """Its types are right and its size is the smallest: without the stored gate a limit on size only would take it."""
     write = find_row(Format.ONNX, Scheme.W4).write
@@ -187,14 +179,13 @@ def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
     broken = by_scheme(found.candidates)["w4"]
     assert "gate 'stored' failed" in broken.note
     assert not broken.inside
-    assert found.chosen is not None
     assert found.chosen.scheme is not Scheme.W4
     with pytest.raises(GateError, match="gate 'stored' failed"):
         choose(phone, tmp_path / "made", rows, "w4", max_size_mb=100)
 
 
 def test_a_loss_on_the_rows_that_chose_nothing_is_an_error_that_says_so(
-    phone: Path, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    phone: Path, tmp_path: Path, rows: Rows, monkeypatch: Patch
 ) -> None:
     def fail(_: Any) -> None:
         raise GateError(["onnx/model_small.onnx: gate 'drop' failed: accuracy 80.00"])
@@ -228,19 +219,15 @@ def test_a_format_without_a_candidate_is_refused() -> None:
     assert quantizing._scheme_problems(["int8"], formats) == [], "Core ML has w8 instead"
 
 
-def test_what_is_missing_is_told_at_once(phone: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_what_is_missing_is_told_at_once(phone: Path, tmp_path: Path, refuse: Callable[..., str]) -> None:
     wrong = ["--runtime", "tflite216", "--scheme", "smal", "--format", "coreml"]
-    told = cli("quantize", "-m", phone, "--budget", "max_p90_ms=5", *wrong)
-    assert told.exit_code == 2
+    told = refuse("quantize", "-m", phone, "--budget", "max_p90_ms=5", *wrong)
     for flag in ("--data", "--calibrate", "--runtime", "--scheme", "--format"):
-        assert f"{flag}: " in told.stderr, told.stderr
-    assert "did you mean 'small'?" in told.stderr
-    alone = cli("quantize", "-m", phone, "-o", tmp_path / "made", "--data", "dev.csv", "--format", "onnx")
-    assert alone.exit_code == 2
-    assert alone.stderr.count("has no meaning without --budget") == 2
-    unnamed = cli("quantize", "-m", phone)
-    assert unnamed.exit_code == 2
-    assert "-o/--output: is missing" in unnamed.stderr
+        assert f"{flag}: " in told
+    assert "did you mean 'small'?" in told
+    alone = refuse("quantize", "-m", phone, "-o", tmp_path / "made", "--data", "dev.csv", "--format", "onnx")
+    assert alone.count("has no meaning without --budget") == 2
+    assert "-o/--output: is missing" in refuse("quantize", "-m", phone)
 
 
 # --- a smaller student's candidates ---

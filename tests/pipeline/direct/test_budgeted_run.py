@@ -48,7 +48,6 @@ def test_the_run_packs_what_it_chose_on_rows_that_score_nothing(
     result = api.run(recipe, run_copy, overwrite=True)
     artefacts = read_artefacts(result.phone)
     search = artefacts.search
-    assert search is not None
     assert [c.scheme.value for c in search.candidates if not c.left] == ["w4", "small"]
     (chosen,) = search.chosen
     packed = {r.path: r.sha256 for r in artefacts.models() if not r.path.endswith("model.onnx")}
@@ -125,7 +124,6 @@ def test_one_student_is_chosen_for_the_folder_and_a_plain_recipe_makes_it_again(
     assert (weights / "model.safetensors").stat().st_mtime_ns == trained, "a stopped run leaves the trained students"
     assert schemes_of() == ["w4", "small", "w4", "small", "w4"], "each candidate once, and the chosen one as a step"
     search = read_artefacts(result.phone).search
-    assert search is not None
     own, pruned, coarse = search.students
     assert (own.name, pruned.name, coarse.name, search.student) == ("own", NAME, "vocabulary-60", NAME)
     assert "gate 'chance' failed" in coarse.note, "a student that learnt nothing is never searched"
@@ -167,37 +165,34 @@ NONE = ["student=null", "distill=[]"]
 
 
 @pytest.mark.parametrize(
-    ("quantize", "more", "told"),
+    ("more", "budget", "told"),
     [
-        ("{scheme: int8, budget: {max_drop: 2}}", ["data.eval=null"], "0.01 is one point"),
-        ("{scheme: int8, budget: {max_drop: 2, max_size_mb: 8000000}}", [], "8,000,000 bytes"),
-        ("{scheme: int8, budget: {max_drop: 0.01}}", [], "leave scheme out"),
+        (["quantize.scheme=int8", "data.eval=null"], "max_drop: 2", "0.01 is one point"),
+        (["quantize.scheme=int8"], "max_drop: 2, max_size_mb: 8000000", "8,000,000 bytes"),
+        (["quantize.scheme=int8"], "max_drop: 0.01", "leave scheme out"),
         (
-            "{files: [{scheme: small, format: onnx}], budget: {max_drop: 0.01}}",
-            [],
+            ["quantize.files=[{scheme: small, format: onnx}]"],
+            "max_drop: 0.01",
             "leave these out of 'small' of onnx",
         ),
-        ("{budget: {max_drop: 0.1}}", [], "set verify.max_drop to 0.1 too"),
-        ("{budget: {}}", [], "no limit is set"),
-        ("{budget: {max_drop: 0.01, students: [{hidden: 64}]}}", [], "hidden"),
-        ("{budget: {max_drop: 0.01, students: [{}]}}", [], "nothing is smaller"),
-        ("{budget: {max_drop: 0.01, student_steps: 9}}", [], "student_steps has no meaning without students"),
-        (
-            "{budget: {max_drop: 0.01, students: [{intermediate: 8}, {intermediate: 8}]}}",
-            [],
-            "lists intermediate-8 twice",
-        ),
-        ("{budget: {max_drop: 0.01, students: [{vocabulary: {}}]}}", FILL, "vocabulary: fill-mask guesses pieces"),
-        ("{budget: {max_drop: 0.01, students: [{vocabulary: {}}]}}", FILL, "which cannot be pruned again"),
-        ("{budget: {max_drop: 0.01, students: [{intermediate: 8}]}}", NONE, "there is no student to prune"),
+        ([], "max_drop: 0.1", "set verify.max_drop to 0.1 too"),
+        ([], "", "no limit is set"),
+        ([], "max_drop: 0.01, students: [{hidden: 64}]", "hidden"),
+        ([], "max_drop: 0.01, students: [{}]", "nothing is smaller"),
+        ([], "max_drop: 0.01, student_steps: 9", "student_steps has no meaning without students"),
+        ([], "max_drop: 0.01, students: [{intermediate: 8}, {intermediate: 8}]", "lists intermediate-8 twice"),
+        (FILL, "max_drop: 0.01, students: [{vocabulary: {}}]", "vocabulary: fill-mask guesses pieces"),
+        (FILL, "max_drop: 0.01, students: [{vocabulary: {}}]", "which cannot be pruned again"),
+        (NONE, "max_drop: 0.01, students: [{intermediate: 8}]", "there is no student to prune"),
     ],
 )
-def test_a_budget_that_cannot_be_searched_is_refused(task: Task, quantize: str, more: list[str], told: str) -> None:
+def test_a_budget_that_cannot_be_searched_is_refused(task: Task, more: list[str], budget: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
-        load_recipe(task.recipe, [f"quantize={quantize}", *more])
+        load_recipe(task.recipe, [f"quantize={{budget: {{{budget}}}}}", *more])
     assert told in str(caught.value)
 
 
-def test_another_command_than_run_refuses_a_budget_instead_of_ignoring_it(tmp_path: Path) -> None:
+def test_a_run_that_searches_nothing_refuses_a_budget_instead_of_ignoring_it(task: Task, tmp_path: Path) -> None:
+    recipe = load_recipe(task.recipe, ["quantize={budget: {max_drop: 0.01}}"])
     with pytest.raises(InputError, match="quantize.budget: is searched by `pocketbert run` of a recipe file only"):
-        api.demo(tmp_path / "demo", overrides=["quantize={budget: {max_drop: 0.01}}"])
+        Run(recipe, tmp_path / "run").execute()

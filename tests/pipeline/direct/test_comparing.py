@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
 
-from pocketbert import DiffOptions, GateError, InputError, ModelDiff, api
+from pocketbert import DiffOptions, GateError, InputError, api
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.data.columns import guess_columns
 from pocketbert.core.data.labels import Labels
@@ -82,13 +85,19 @@ def write_model(folder: Path, task: str, seed: int, **changes: Any) -> Path:
     return folder
 
 
-@pytest.fixture
-def models(tmp_path: Path, write_rows: Callable[..., Path]) -> Callable[[str], tuple[Path, Path, Path]]:
-    """`models(task)`: two models with other weights, and rows with labels."""
+Models = Callable[[str], tuple[Path, Path, Path]]
 
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, write_rows: Callable[..., Path]) -> Models:
+    """`models(task)`: two models with other weights, and rows with labels; read-only by convention."""
+    base = tmp_path_factory.mktemp("models")
+
+    @cache
     def write(task: str) -> tuple[Path, Path, Path]:
-        rows = write_rows(tmp_path / "rows.jsonl", [TASKS[task][1](i) for i in range(40)])
-        return write_model(tmp_path / "old", task, 1), write_model(tmp_path / "new", task, 2), rows
+        (base / task).mkdir()
+        rows = write_rows(base / task / "rows.jsonl", [TASKS[task][1](i) for i in range(40)])
+        return write_model(base / task / "old", task, 1), write_model(base / task / "new", task, 2), rows
 
     return write
 
@@ -106,14 +115,11 @@ def score(model: Path, rows: Path) -> float:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_task_has_the_scores_of_verification_and_its_differences(
-    models: Callable[[str], tuple[Path, Path, Path]], task: str
-) -> None:
+def test_each_task_has_the_scores_of_verification_and_its_differences(models: Models, task: str) -> None:
     old, new, rows = models(task)
     found = api.diff(old, new, rows, FAST)
     differences = found.differences
     assert found.task == task
-    assert differences.score is not None
     assert [differences.score.old, differences.score.new] == pytest.approx([score(old, rows), score(new, rows)])
     assert differences.flips
     assert all(flip.old != flip.new or flip.distance for flip in differences.flips)
@@ -122,37 +128,20 @@ def test_each_task_has_the_scores_of_verification_and_its_differences(
         assert differences.mean_distance
         assert differences.outcomes is None
     else:
-        assert differences.outcomes is not None
         assert sum(f.outcome == "lost" for f in differences.flips) == differences.outcomes.lost
         assert sum(f.outcome == "gained" for f in differences.flips) == differences.outcomes.gained
+    itself = api.diff(old, old, rows, DiffOptions(latency=False, threads=1, max_drop=0.0))
+    same = itself.differences
+    assert not (same.flips or same.flipped or same.mean_distance or itself.failures)
+    assert same.score.drop == same.score.low == same.score.high == 0
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_model_does_not_differ_from_itself(models: Callable[[str], tuple[Path, Path, Path]], task: str) -> None:
-    old, _, rows = models(task)
-    found = api.diff(old, old, rows, DiffOptions(latency=False, threads=1, max_drop=0.0))
-    differences = found.differences
-    assert not differences.flips
-    assert not differences.flipped
-    assert not differences.mean_distance
-    assert differences.score is not None
-    assert differences.score.drop == differences.score.low == differences.score.high == 0
-    assert not found.failures
-
-
-def counted(found: ModelDiff) -> tuple[int, int, int]:
-    """Sums over the labels that flip: all, lost and gained ones."""
-    flips = found.differences.label_flips
-    return sum(f.count for f in flips), sum(f.lost for f in flips), sum(f.gained for f in flips)
-
-
-def test_flips_are_counted_by_label(models: Callable[[str], tuple[Path, Path, Path]]) -> None:
+def test_flips_are_counted_by_label(models: Models) -> None:
     old, new, rows = models("text-classification")
-    found = api.diff(old, new, rows, FAST)
-    differences, outcomes = found.differences, found.differences.outcomes
-    assert outcomes is not None
-    assert counted(found) == (differences.flipped, outcomes.lost, outcomes.gained)
-    changes = differences.by_label
+    differences = api.diff(old, new, rows, FAST).differences
+    outcomes, changes = differences.outcomes, differences.by_label
+    counted = [(f.count, f.lost, f.gained) for f in differences.label_flips]
+    assert [sum(n) for n in zip(*counted, strict=True)] == [differences.flipped, outcomes.lost, outcomes.gained]
     assert {c.label for c in changes} == set(NAMES)
     assert sum(c.count for c in changes) == differences.rows == 40
     assert all(c.new_right - c.old_right == c.gained - c.lost for c in changes)
@@ -160,12 +149,7 @@ def test_flips_are_counted_by_label(models: Callable[[str], tuple[Path, Path, Pa
     assert (flip.texts[0], flip.gold) == (sentence(flip.row - 1), NAMES[(flip.row - 1) % 3])
 
 
-def test_labels_are_matched_by_name(
-    models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path, write_rows: Callable[..., Path]
-) -> None:
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
+def test_labels_are_matched_by_name(models: Models, tmp_path: Path, write_rows: Callable[..., Path]) -> None:
     old, _, rows = models("text-classification")
     model = AutoModelForSequenceClassification.from_pretrained(old)
     with torch.no_grad():
@@ -179,13 +163,10 @@ def test_labels_are_matched_by_name(
     for data in (rows, numbered):
         found = api.diff(old, tmp_path / "reversed", data, FAST).differences
         assert not found.flips
-        assert found.score is not None
         assert found.score.old == found.score.new
 
 
-def test_outputs_that_are_not_finite_fail_as_no_answer(
-    models: Callable[[str], tuple[Path, Path, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_that_are_not_finite_fail_as_no_answer(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: TorchPredictor, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"logits": np.full((len(inputs["input_ids"]), len(NAMES)), np.nan, np.float32)}
 
@@ -195,35 +176,28 @@ def test_outputs_that_are_not_finite_fail_as_no_answer(
         api.diff(old, new, rows, FAST)
 
 
+@pytest.mark.parametrize("task", ["text-classification", "multiple-choice"])
 def test_rows_without_labels_are_compared_for_agreement_only(
-    models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path, write_rows: Callable[..., Path]
+    task: str, models: Models, tmp_path: Path, write_rows: Callable[..., Path]
 ) -> None:
-    old, new, rows = models("text-classification")
+    old, new, rows = models(task)
     labelled = api.diff(old, new, rows, FAST).differences
-    bare = write_rows(tmp_path / "bare.jsonl", [{"text": sentence(i)} for i in range(40)])
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(f"{sentence(i)}\n" for i in range(40)))
-    for data in (bare, lines):
+    bare = [{k: v for k, v in TASKS[task][1](i).items() if k != "label"} for i in range(40)]
+    files = [write_rows(tmp_path / "bare.jsonl", bare)]
+    if task == "text-classification":
+        files.append(tmp_path / "lines.txt")
+        files[1].write_text("".join(f"{row['text']}\n" for row in bare))
+    for data in files:
         found = api.diff(old, new, data, DiffOptions(latency=False, threads=1, max_flips=0.0))
         assert found.differences.score is found.differences.outcomes is None
-        assert found.differences.flipped == labelled.flipped
+        assert found.differences.flipped == labelled.flipped > 0
         assert "answers differ" in found.failures[0]
         with pytest.raises(InputError, match=r"labels.*--label, or .* --fail-on-flips"):
             api.diff(old, new, data, DiffOptions(latency=False, max_drop=0.0))
 
 
-def test_choices_without_a_right_one_are_compared_for_agreement_only(
-    models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path, write_rows: Callable[..., Path]
-) -> None:
-    old, new, rows = models("multiple-choice")
-    bare = [{k: v for k, v in TASKS["multiple-choice"][1](i).items() if k != "label"} for i in range(40)]
-    found = api.diff(old, new, write_rows(tmp_path / "bare.jsonl", bare), FAST).differences
-    assert found.score is None
-    assert found.flipped == api.diff(old, new, rows, FAST).differences.flipped > 0
-
-
 def test_vectors_without_scores_are_compared_by_their_cosine(
-    models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path, write_rows: Callable[..., Path]
+    models: Models, tmp_path: Path, write_rows: Callable[..., Path]
 ) -> None:
     old, new, _ = models("feature-extraction")
     texts = write_rows(tmp_path / "texts.jsonl", [{"text": sentence(i)} for i in range(10)])
@@ -245,19 +219,17 @@ def test_vectors_without_scores_are_compared_by_their_cosine(
     [
         ({"labels": ("bad", "fair", "best")}, r"only in OLD \['good'\], only in NEW \['best'\].*matched by name"),
         ({"problem_type": "multi_label_classification"}, "its task is multi-label, that of OLD is text-classification"),
+        (None, "NEW.*'int8' and 'fp32' both name a scheme"),
     ],
 )
 def test_models_that_cannot_be_compared_are_refused(
-    models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path, changes: dict[str, Any], message: str
+    models: Models, tmp_path: Path, changes: dict[str, Any] | None, message: str
 ) -> None:
     old, _, rows = models("text-classification")
-    other = write_model(tmp_path / "other", "text-classification", 3, **changes)
+    other: object = f"{tmp_path}:int8:fp32"
+    if changes is None:
+        (tmp_path / "artifacts.json").write_text("{}")
+    else:
+        other = write_model(tmp_path / "other", "text-classification", 3, **changes)
     with pytest.raises(InputError, match=message):
         api.diff(old, other, rows, FAST)
-
-
-def test_two_words_of_one_kind_are_refused(models: Callable[[str], tuple[Path, Path, Path]], tmp_path: Path) -> None:
-    old, _, rows = models("text-classification")
-    (tmp_path / "artifacts.json").write_text("{}")
-    with pytest.raises(InputError, match="NEW.*'int8' and 'fp32' both name a scheme"):
-        api.diff(old, f"{tmp_path}:int8:fp32", rows, FAST)

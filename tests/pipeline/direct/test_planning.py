@@ -20,17 +20,33 @@ from support.tiny import task_vocabulary, tiny_classifier, write_wordpiece
 from support.tiny_texts import task_rows, write_lines
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["onnx", "tflite"])
-def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
-    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every student is exported; only those that a plan would export are used for the estimate."""
+@pytest.fixture
+def settings(tmp_path: Path) -> list[str]:
+    """A teacher of four layers 64 wide, whose files take 16 tokens."""
     teacher, tokens = tmp_path / "teacher", task_vocabulary()
     sizes = {"vocab_size": len(tokens), "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 128}
     tiny_classifier("bert", 4, (), 0, "AutoModel", **sizes).save_pretrained(teacher)
     write_wordpiece(teacher, tokens)
-    data = write_lines(tmp_path / "rows.jsonl", task_rows(60, 1))
+    return [f"teacher.model={teacher}", "export.lengths=[16]"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataFiles:
+    return DataFiles(write_lines(tmp_path / "rows.jsonl", task_rows(60, 1)))
+
+
+def planned(student: PlannedStudent, **changes: Any) -> StudentPlan:
+    """A plan of one student."""
+    content = {"name": "my", "task": "text-classification", "teacher": "minilm-l6", "machine": "here", "threads": 1}
+    return StudentPlan(**{**content, "devices": ["local"], "tokens": 9.0, "students": [student], **changes})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "tflite"])
+def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
+    format: str, settings: list[str], data: DataFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every student is exported; only those that a plan would export are used for the estimate."""
     exported = dict[tuple[str, Scheme], int]()
     export = plan_probes.export_probes
 
@@ -50,10 +66,8 @@ def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
     monkeypatch.setattr(planning, "export_probes", export_all)
     monkeypatch.setattr(planning, "time_files", lambda *_: ({}, 0.0))
     monkeypatch.setattr(planning, "time_training", lambda *_: ({}, None))
-    settings = [f"teacher.model={teacher}", "export.lengths=[16]"]
-    plan = planning.plan_students(
-        DataFiles(data), PlanOptions(formats=[format], schemes=["int8"], max_size_mb=50), settings
-    )
+    options = PlanOptions(formats=[format], schemes=["int8"], max_size_mb=50)
+    plan = planning.plan_students(data, options, settings)
     estimated = [f for s in plan.students for f in s.files if f.by is Provenance.ESTIMATED]
     assert {f.student for f in estimated} == {"layers-2", "layers-3", "layers-4-width-64"}
     assert plan.chosen == "layers-4"
@@ -66,14 +80,14 @@ def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
     [(3.5, None, ["layers-3", "layers-2"]), (None, "layers-2", ["layers-2"]), (9.5, None, [])],
 )
 def test_the_chosen_student_is_measured_and_chosen_again_if_it_is_beyond_the_limit(
-    limit: float | None, named: str | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: float | None,
+    named: str | None,
+    expected: list[str],
+    settings: list[str],
+    data: DataFiles,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Latency is the number of layers, that of three of them more than estimated: the largest inside 3.5 ms has two."""
-    teacher, tokens = tmp_path / "teacher", task_vocabulary()
-    sizes = {"vocab_size": len(tokens), "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 128}
-    tiny_classifier("bert", 4, (), 0, "AutoModel", **sizes).save_pretrained(teacher)
-    write_wordpiece(teacher, tokens)
-    data = write_lines(tmp_path / "rows.jsonl", task_rows(60, 1))
     measured = list[str]()
 
     def export(ground: Any, probes: list[plan_probes.Probe], formats: list[Format], *_: Any) -> None:
@@ -81,7 +95,7 @@ def test_the_chosen_student_is_measured_and_chosen_again_if_it_is_beyond_the_lim
         for probe in probes:
             for scheme in (Scheme.FP32, Scheme.INT8):
                 file = exported_file(formats[0], scheme)
-                probe.files[formats[0], scheme] = file, tmp_path / "none", 1000 * (probe.rung.work + probe.pieces)
+                probe.files[formats[0], scheme] = file, Path("none"), 1000 * (probe.rung.work + probe.pieces)
 
     def time(ground: Any, probes: list[plan_probes.Probe], *_: Any) -> tuple[plan_probes.FileTimes, float]:
         p50 = {probe.name: 4.0 if probe.rung.layers == 3 else probe.rung.layers + 0.1 for probe in probes}
@@ -91,7 +105,7 @@ def test_the_chosen_student_is_measured_and_chosen_again_if_it_is_beyond_the_lim
     monkeypatch.setattr(planning, "time_files", time)
     monkeypatch.setattr(planning, "time_training", lambda *_: ({}, None))
     options = PlanOptions(schemes=["int8"], max_p90_ms=limit, choose=named)
-    plan = planning.plan_students(DataFiles(data), options, [f"teacher.model={teacher}", "export.lengths=[16]"])
+    plan = planning.plan_students(data, options, settings)
     first = ["static", "layers-1", "layers-4", "static-vocabulary", "layers-1-vocabulary"]
     assert [name for name in measured if name not in first and "width" not in name] == expected
     chosen = next(student for student in plan.students if student.name == plan.chosen)
@@ -100,32 +114,17 @@ def test_the_chosen_student_is_measured_and_chosen_again_if_it_is_beyond_the_lim
 
 
 def test_a_plan_in_which_nothing_fits_names_the_nearest_files_and_fails() -> None:
-    file = PlannedFile(
-        student="static",
-        file="onnx/model_int8.onnx",
-        scheme=Scheme.INT8,
-        bytes=700_000,
-        times=[PlannedTime(p50_ms=0.05, p90_ms=0.07)],
-    )
-    student = PlannedStudent(
-        name="static", layers=0, width=None, pieces=9, work=0, student=StudentSection(layers=0), files=[file]
-    )
-    plan = StudentPlan(
-        name="my",
-        task="text-classification",
-        teacher="minilm-l6",
-        machine="here",
-        devices=["local"],
-        threads=1,
-        tokens=9.0,
-        limits=PlanLimits(max_size_mb=0.5),
-        students=[student],
-    )
+    times = [PlannedTime(p50_ms=0.05, p90_ms=0.07)]
+    path = "onnx/model_int8.onnx"
+    file = PlannedFile(student="static", file=path, scheme=Scheme.INT8, bytes=700_000, times=times)
+    own = StudentSection(layers=0)
+    student = PlannedStudent(name="static", layers=0, width=None, pieces=9, work=0, student=own, files=[file])
+    plan = planned(student, limits=PlanLimits(max_size_mb=0.5))
     with pytest.raises(GateError) as failed:
         planning.check_choice(plan)
     words = str(failed.value)
     assert "No student is inside the limits (at most 0.5 MB)" in words
-    assert "onnx/model_int8.onnx of static with 0.70 MB, the fastest" in words
+    assert f"{path} of static with 0.70 MB, the fastest" in words
     planning.check_choice(plan.model_copy(update={"chosen": "static", "scheme": Scheme.INT8}))
 
 
@@ -149,27 +148,13 @@ def test_the_written_recipe_trains_the_chosen_student(task: str, tmp_path: Path)
     for rung in ground.rungs:
         name = rung.name
         file = PlannedFile(student=name, file="onnx/model_w4.onnx", scheme=Scheme.W4, bytes=5)
-        student = PlannedStudent(
-            name=name, layers=rung.layers, width=rung.width, pieces=9, work=1, student=rung.student, files=[file]
-        )
-        plan = StudentPlan(
-            name="my",
-            task=task,
-            teacher="minilm-l6",
-            machine='a "CPU": 4 {cores}',
-            devices=["local"],
-            threads=1,
-            tokens=9.0,
-            limits=PlanLimits(),
-            students=[student],
-            chosen=name,
-            scheme=Scheme.W4,
-        )
-        plain = rung_recipe(ground.recipe, rung)
+        sizes = {"layers": rung.layers, "width": rung.width, "pieces": 9, "work": 1}
+        student = PlannedStudent(name=name, student=rung.student, files=[file], **sizes)
+        changes = {"task": task, "machine": 'a "CPU": 4 {cores}', "chosen": name, "scheme": Scheme.W4}
+        plan, plain = planned(student, limits=PlanLimits(), **changes), rung_recipe(ground.recipe, rung)
         text = planning._recipe_text(plan, ground.start, plain)
         written = parse_recipe(text, tmp_path / "recipe.yaml")
         assert (written.student, written.distill) == (plain.student, plain.distill), name
         assert written.quantize.scheme is Scheme.W4
-        assert written.planned is not None
         assert (written.planned.machine, written.planned.files) == (plan.machine, [file])
         assert ("hidden states and attention" in text) == bool(rung.layers)

@@ -21,7 +21,8 @@ from pocketbert.quantize import Plan
 from support.tiny_task import Task
 from support.tiny_texts import LABELS, task_rows, write_lines
 
-Cli = Callable[..., Any]
+Run = Callable[..., Any]
+Refuse = Callable[..., str]
 
 
 @pytest.mark.parametrize(
@@ -46,16 +47,14 @@ def test_the_method_of_calibration_arrives_in_every_static_file_and_these_pass_t
 
 
 def test_a_method_that_is_unknown_or_that_nothing_reads_is_refused(
-    task: Task, finished: Path, cli: Cli, tmp_path: Path
+    task: Task, finished: Path, refuse: Refuse, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as caught:
         load_recipe(task.recipe, ["quantize={files: [int8, a8w8], calibration: entropy}"])
     rows = ("--scheme", "a8w8", "--calibrate", task.folder / "train.jsonl", "--calibration", "entropy")
-    result = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "phone", *rows)
-    assert result.exit_code == 2
-    for told, key in ((str(caught.value), "quantize.calibration"), (result.stderr, "--calibration")):
-        assert key in told
-        assert all(method in told for method in Calibration), told
+    told = refuse("quantize", "-m", finished / "phone", "-o", tmp_path / "phone", *rows)
+    for words, key in ((str(caught.value), "quantize.calibration"), (told, "--calibration")):
+        assert all(word in words for word in (key, *Calibration)), words
     assert not (tmp_path / "phone").exists()
     with pytest.raises(InputError, match="int8 measures no ranges: add a static scheme, such as a8w8"):
         load_recipe(task.recipe, ["quantize.calibration=mse"])
@@ -80,7 +79,7 @@ def choose(phone: Path, output: Path, source: tuple[DataSource, DataSource], ans
     return api.quantize(phone, output, ["int8"], calibrate=source[1], budget=budget)
 
 
-def test_each_file_gets_a_temperature_and_a_threshold(phone: Path, tmp_path: Path, cli: Cli) -> None:
+def test_each_file_gets_a_temperature_and_a_threshold(phone: Path, tmp_path: Path, succeed: Run) -> None:
     source = write_rows(tmp_path, 400)
     made = choose(phone, tmp_path / "made", source, {"unknown": {"accuracy": 0.5}})
     artefacts = read_artefacts(made)
@@ -88,7 +87,6 @@ def test_each_file_gets_a_temperature_and_a_threshold(phone: Path, tmp_path: Pat
     assert (artefacts.processing.unknown, artefacts.processing.unknown_accuracy) == (None, 0.5)
     for record in artefacts.models():
         sure = record.confidence
-        assert sure is not None
         assert (sure.fitted_rows, sure.unknown_rows) == (artefacts.search.chosen_on, artefacts.search.chosen_on)
         assert (sure.measured_on, sure.rows) == ("eval", artefacts.search.scored_on)
         assert [*record.scores] == ["eval"], "the rows that chose are not scored"
@@ -104,8 +102,7 @@ def test_each_file_gets_a_temperature_and_a_threshold(phone: Path, tmp_path: Pat
     own = read_artefacts(choose(made, tmp_path / "own", source, {"unknown": 0.7, "temperature": 1.5}))
     assert {(r.temperature, own.unknown_below(r)) for r in own.models()} == {(1.5, 0.7)}
     # a folder that is made of it without rows loses them, and says so
-    told = cli("quantize", "-m", made, "-o", tmp_path / "small")
-    assert told.exit_code == 0, told.output
+    told = succeed("quantize", "-m", made, "-o", tmp_path / "small")
     assert "has temperatures and thresholds for unknown answers that were fitted on rows of its run" in told.stderr
     small = read_artefacts(tmp_path / "small")
     assert {small.unknown_below(r) for r in small.models()} == {None}
@@ -113,43 +110,42 @@ def test_each_file_gets_a_temperature_and_a_threshold(phone: Path, tmp_path: Pat
 
 
 def test_what_cannot_be_fitted_is_refused_before_anything_is_made(
-    phone: Path, tmp_path: Path, cli: Cli, tiny_model: Callable[..., Path], task: Task
+    phone: Path, tmp_path: Path, refuse: Refuse, tiny_model: Callable[..., Path], task: Task
 ) -> None:
     data, train = write_rows(tmp_path, 60)
-    accurate, made = "unknown.accuracy=0.9", ("-o", tmp_path / "made")
+    accurate = "unknown.accuracy=0.9"
     rows = ["--data", data.path, "--calibrate", train.path, "--budget", "max_drop=0.2", "--scheme", "int8"]
     few = "a threshold is fitted on held-out rows"
-    for command, words in (
+    stride = "--answer stride: is decided by the folder that is read. Fix: Set temperature or unknown"
+    for command, *words in (
         (
             ("quantize", "-m", phone, *rows, "--answer", accurate),
-            [f"--answer unknown accuracy: {few}, of which there are", "Give more rows to --data"],
+            f"--answer unknown accuracy: {few}, of which there are",
+            "Give more rows to --data",
         ),
-        (
-            ("quantize", "-m", phone, *rows, "--answer", "stride=3"),
-            ["--answer stride: is decided by the folder that is read. Fix: Set temperature or unknown"],
-        ),
-        (("quantize", "-m", phone, "--answer", "unknown=0.5"), ["--answer: has no meaning without --budget"]),
+        (("quantize", "-m", phone, *rows, "--answer", "stride=3"), stride),
+        (("quantize", "-m", phone, "--answer", "unknown=0.5"), "--answer: has no meaning without --budget"),
         (
             ("export", "-m", tiny_model("bert"), "--answer", accurate),
-            [f"--answer unknown accuracy: {few}, of which there are 0"],
+            f"--answer unknown accuracy: {few}, of which there are 0",
         ),
         (
             ("run", task.recipe, f"answer.{accurate}"),
-            [f"answer.unknown.accuracy: {few}", "Set data.holdout to 500 or more"],
+            f"answer.unknown.accuracy: {few}",
+            "Set data.holdout to 500 or more",
         ),
     ):
-        told = cli(*command, *made)
-        assert told.exit_code == 2, told.output
-        assert [w for w in words if w not in told.stderr] == [], told.stderr
+        told = refuse(*command, "-o", tmp_path / "made")
+        assert [w for w in words if w not in told] == [], told
     assert not (tmp_path / "made").exists()
 
 
-def test_an_accuracy_that_the_files_do_not_reach_fails_their_gates(phone: Path, tmp_path: Path, cli: Cli) -> None:
+def test_an_accuracy_that_the_files_do_not_reach_fails_their_gates(phone: Path, tmp_path: Path, refuse: Refuse) -> None:
     data, train = write_rows(tmp_path, 300)
     flags = ["--data", data.path, "--calibrate", train.path, "--budget", "max_drop=0.2", "--scheme", "int8"]
-    told = cli("quantize", "-m", phone, *flags, "--answer", "unknown.accuracy=0.99", "-o", tmp_path / "made")
-    assert told.exit_code == 3, told.output
+    command = ("quantize", "-m", phone, *flags, "--answer", "unknown.accuracy=0.99", "-o", tmp_path / "made")
+    told = refuse(*command, code=3)
     for file in ("model", "model_int8"):
-        assert f"onnx/{file}.onnx: gate 'unknown' failed" in told.stderr
-    assert "Ask for less (answer.unknown.accuracy)" in told.stderr
+        assert f"onnx/{file}.onnx: gate 'unknown' failed" in told
+    assert "Ask for less (answer.unknown.accuracy)" in told
     assert not (tmp_path / "made").exists()

@@ -58,7 +58,6 @@ def test_a_writer_that_compresses_everything_gives_no_figure(
 ) -> None:
     row = find_row(Format.ONNX, Scheme.INT8)
     write = row.write
-    assert write is not None
 
     def write_whole(source: Path, destination: Path, plan: Plan) -> None:
         write(source, destination, replace(plan, weights=()))
@@ -69,13 +68,14 @@ def test_a_writer_that_compresses_everything_gives_no_figure(
     assert all("to be left as exported, and not so in the file" in r.note for r in found.roles)
 
 
-def test_the_command_tells_why_a_scheme_has_no_figures(phone: Path, rows: Rows, cli: Callable[..., Any]) -> None:
-    told = cli("sensitivity", "-m", phone, "--calibrate", rows[1].path, "--scheme", "small", "--json")
+def test_the_command_tells_why_a_scheme_has_no_figures(
+    phone: Path, rows: Rows, succeed: Callable[..., Any], refuse: Callable[..., str]
+) -> None:
+    told = succeed("sensitivity", "-m", phone, "--calibrate", rows[1].path, "--scheme", "small", "--json")
     assert json.loads(told.stdout)["schemes"][0]["note"] == "the quantizer of onnx small leaves no role out"
-    refused = cli("sensitivity", "-m", phone, "--scheme", "lut4")
-    assert refused.exit_code == 2
-    assert "--calibrate: is missing" in refused.stderr
-    assert "--scheme: lut4: no format of the folder has such a file, only int8" in refused.stderr
+    said = refuse("sensitivity", "-m", phone, "--scheme", "lut4")
+    assert "--calibrate: is missing" in said
+    assert "--scheme: lut4: no format of the folder has such a file, only int8" in said
 
 
 def test_weights_that_the_model_does_not_have_have_no_role(phone: Path, rows: Rows) -> None:
@@ -146,7 +146,6 @@ def test_a_budget_leaves_the_most_sensitive_roles_float_and_is_resumed(
     made = choose()
     artefacts = read_artefacts(made)
     search = artefacts.search
-    assert search is not None
     (chosen,) = search.chosen
     whole = next(c for c in search.candidates if not c.left)
     assert chosen.left

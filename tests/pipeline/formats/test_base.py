@@ -35,14 +35,12 @@ from pocketbert.pipeline.formats.base import (
     format_place,
     format_places,
     list_model_files,
-    open_model_in_run,
-    open_run_model,
     register_format_place,
 )
 from pocketbert.pipeline.formats.onnx import OnnxPlace
-from pocketbert.pipeline.gates.verify import Subject
 from pocketbert.pipeline.make.model_files import quantization_plan
 from pocketbert.pipeline.phone.card import CardFacts, render_card
+from pocketbert.pipeline.results import Subject
 from pocketbert.pipeline.run import Run
 from pocketbert.quantize import find_row, table
 from pocketbert.quantize.onnx import reading
@@ -111,41 +109,6 @@ def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime
             assert one.endswith("\n```")
 
 
-def test_every_format_has_one_place_and_an_engine() -> None:
-    assert {p.format for p in format_places()} == set(FORMATS) == set(engines._ENGINES)
-
-
-def test_measured_bounds() -> None:
-    """The numbers that files were measured against; a change is a decision, not an accident."""
-    found = {(p.format, *form): b for p in format_places() for form, b in p.info.bounds.items() if b != _FP32_BOUNDS}
-    assert found == {
-        ("onnx", "int8", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
-        ("onnx", "small", None): Bounds(reference=0.5, padding=1.0, golden=0.25),
-        **{("onnx", s, None): Bounds(reference=0.5, padding=0.02, golden=0.1) for s in ("int8-b32", "w4")},
-        ("onnx", "a8w8", None): Bounds(reference=0.5, padding=0.1, golden=0.25),
-        ("onnx", "a8w8", "openvino"): Bounds(reference=0.5, padding=0.1, golden=0.25),
-        ("onnx", "a8w8", "qnn"): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
-        ("onnx", "a16w8", "qnn"): Bounds(reference=0.5, padding=0.02, golden=0.1, least=0.1),
-        **{("tflite", s, None): Bounds(reference=0.5, padding=0.02, golden=0.05) for s in ("small", "w4", "a8w8")},
-        **{("coreml", s, None): Bounds(reference=0.5, padding=0.05, golden=0.1) for s in ("a8w8", "small", "w4", "lut6", "lut4")},
-        ("tflite", "fp16", None): Bounds(reference=0.02),
-        ("tflite", "fp16", "gpu"): Bounds(reference=0.02, golden=0.1),
-        ("tflite", "a16w8", "npu"): Bounds(reference=0.5, padding=0.1, golden=0.1, least=0.1),
-        ("tflite", "a8w8", "npu"): Bounds(reference=0.5, padding=0.1, golden=0.25, least=0.1),
-        ("tflite", "w8", None): Bounds(reference=0.5),
-        ("tflite", "int8", None): Bounds(reference=0.5, padding=0.02, golden=0.05),
-        ("tflite", "int8", "tflite216"): Bounds(reference=0.5, padding=0.02, golden=0.25),
-        ("coreml", "fp16", None): Bounds(reference=0.02, padding=0.05, golden=0.1, loss=300, drop=0.003),
-        ("coreml", "w8", None): Bounds(reference=0.5, padding=0.05, golden=0.1),
-    }  # fmt: skip
-
-
-def test_the_page_on_bounds_is_current() -> None:
-    page = runpy.run_path(str(ROOT / "scripts/bounds_reference.py"))["page"]()
-    assert page == (ROOT / "docs/bounds.md").read_text("utf-8"), "run `make reference`"
-    assert page.count("\n| ") == len(FORMS) + 1
-
-
 def test_gates_that_only_some_files_have(monkeypatch: pytest.MonkeyPatch) -> None:
     unread: Any = None
 
@@ -160,6 +123,16 @@ def test_gates_that_only_some_files_have(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (metadata.name, metadata.skipped) == ("metadata", True)
     monkeypatch.setattr(coreml, "skipped_gate_without_reader", lambda s, name: name)
     assert list_gates(Format.COREML) == ["overflow"]
+
+
+def test_every_format_has_one_place_and_an_engine() -> None:
+    assert {p.format for p in format_places()} == set(FORMATS) == set(engines._ENGINES)
+
+
+def test_the_page_on_bounds_is_current() -> None:
+    page = runpy.run_path(str(ROOT / "scripts/bounds_reference.py"))["page"]()
+    assert page == (ROOT / "docs/bounds.md").read_text("utf-8"), "run `make reference`"
+    assert page.count("\n| ") == len(FORMS) + 1
 
 
 # What is read of a recipe.
@@ -259,12 +232,8 @@ def test_whatever_a_recipe_may_ask_for_has_a_row(tmp_path: Path) -> None:
     [
         ("int8", "", "int8"),
         ("int8 w8", "tflite216", "int8 w8 int8:tflite216"),
-        ("a8w8", "openvino", "a8w8 a8w8:openvino"),
         ("int8 a8w8", "openvino", "int8 a8w8 a8w8:openvino"),
-        ("a8w8", "", "a8w8"),
-        ("w8", "openvino", "w8 w8:openvino"),
         ("int8 int8", "", "int8"),
-        ("fp16", "gpu", "fp16:gpu"),
         ("int8 fp16", "gpu", "int8 fp16:gpu"),
     ],
 )
@@ -273,23 +242,6 @@ def test_flags_become_files(schemes: str, runtimes: str, wanted: str) -> None:
     found = list_quantized_files([Scheme(s) for s in schemes.split()], [Runtime(r) for r in runtimes.split()])
     pairs = [one.partition(":") for one in wanted.split()]
     assert found == [QuantizedFile(scheme=Scheme(s), runtime=Runtime(r) if r else None) for s, _, r in pairs]
-
-
-def test_the_model_of_a_run_is_opened_once_and_knows_its_files_and_labels(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights, opened, open_folder = tiny_model("bert", 2, ("no", "yes")), [], base.open_model_folder
-    monkeypatch.setattr(base, "open_model_folder", lambda path: opened.append(path) or open_folder(path))
-    model = open_run_model(recipe(export={"clients": []}), tmp_path, weights, 24)
-    sources = [model.source(f).relative_to(tmp_path).as_posix() for f in model.files]
-    assert sources[::2] == ["onnx/model.onnx", "tflite/model.tflite", "coreml/Model.mlpackage"]
-    assert sources[1::2] == INT8
-    assert (model.weights, model.task, model.labels) == (weights, TASKS[TaskName.TEXT_CLASSIFICATION], ("no", "yes"))
-    assert model.tokenizer is model.tokenizer
-    assert model.tokenizer.max_length == 24
-    assert opened == [str(weights)]
-    without = open_model_in_run(recipe("feature-extraction"), tmp_path, weights, 24)
-    assert (without.labels, list(without.files)) == ((), [])
 
 
 # A format that an installed package brings.

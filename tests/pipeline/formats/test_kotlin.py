@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.artefacts import Artefacts, Processing
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
 from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_kotlin
 from support.card_folders import folder
@@ -66,13 +66,6 @@ def test_the_code_has(task: str, settings: dict[str, Any], pair: bool, lines: li
     processing = Processing.model_validate(artefacts.processing.model_dump() | settings)
     for code in codes(artefacts.model_copy(update={"pair": pair, "processing": processing})):
         assert [line for line in lines if line not in code] == [], code
-
-
-@pytest.mark.parametrize("task", list(TASKS))
-def test_the_code_of_other_folders_has_none_of_it(task: TaskName) -> None:
-    for code in codes(folder(task)):
-        assert not [word for word in ("prompt", "PROMPTS", "keepingEnd") if word in code]
-        assert ("sigmoid" in code) == (task is TaskName.MULTI_LABEL)
 
 
 @pytest.mark.parametrize(

@@ -116,35 +116,29 @@ def forget_words(model: defects.Model) -> None:
     defects.change_array(defects.words(model), lambda v: np.where(np.arange(len(v))[:, None] < 5, v, 0))
 
 
-def test_words_that_both_files_forgot_are_missed(verified: Any, phone: Path) -> None:
-    code, drops, _ = verified()
-    assert code == 0
-    assert "the torch model has" in drops[ONNX]["detail"]
-    assert drops[ONNX]["value"] <= drops[ONNX]["bound"] == pytest.approx(2 / 150), "two rows may flip"
-    for name in (ONNX, ONNX_INT8):
-        defects.edit(phone / name, forget_words)
-        relist(phone, name)
-    code, drops, said = verified()
-    assert code == 3
-    assert not drops[ONNX]["passed"]
-    assert re.search(r"onnx/model.onnx: gate 'drop' failed: accuracy .*, the torch model has .* points worse", said)
-
-
-def test_a_word_that_int8_lost_and_labels_of_another_order_are_found(
+def test_labels_of_another_order_and_words_that_files_forgot_are_found(
     verified: Any, phone: Path, task: Any, finished: Path, tmp_path: Path
 ) -> None:
     rows = [json.loads(line) for line in (task.folder / "eval.jsonl").read_text().splitlines()]
     shift, shifted = {"lamp": "music", "music": "timer", "timer": "lamp"}, tmp_path / "shifted.csv"
     shifted.write_text("sentence,gold\n" + "".join(f"{r['text']},{shift[r['label']]}\n" for r in rows))
     code, _, said = verified("--text", "sentence", "--label", "gold", data=shifted)
-    assert code == 3
-    assert f"{ONNX_INT8}: gate 'chance' failed:" in said
+    assert (code, f"{ONNX_INT8}: gate 'chance' failed:" in said) == (3, True)
+
     vocabulary = (finished / "student" / "vocab.txt").read_text().split()
     defects.edit(phone / ONNX_INT8, partial(defects.lose_a_word, vocabulary=vocabulary))
     relist(phone, ONNX_INT8)
     code, drops, _ = verified()
-    assert code == 3
-    assert (drops[ONNX]["passed"], drops[ONNX_INT8]["passed"]) == (True, False)
+    assert (code, drops[ONNX]["passed"], drops[ONNX_INT8]["passed"]) == (3, True, False)
+    assert "the torch model has" in drops[ONNX]["detail"]
+    assert drops[ONNX]["value"] <= drops[ONNX]["bound"] == pytest.approx(2 / 150), "two rows may flip"
+
+    for name in (ONNX, ONNX_INT8):
+        defects.edit(phone / name, forget_words)
+        relist(phone, name)
+    code, drops, said = verified()
+    assert (code, drops[ONNX]["passed"]) == (3, False)
+    assert re.search(r"onnx/model.onnx: gate 'drop' failed: accuracy .*, the torch model has .* points worse", said)
 
 
 def test_without_weights_the_comparison_is_skipped_and_said(verified: Any, phone: Path) -> None:
@@ -206,7 +200,7 @@ def test_only_the_bound_sees_a_broken_file_that_recorded_itself(packed: Folder, 
     assert {name for name, gate in check(folder, file).items() if not gate.passed} == {"reference"}
 
 
-@pytest.mark.parametrize("error", ["NaN", "Infinity", "-1", '"a"', "null", "[0.1]"])
+@pytest.mark.parametrize("error", ["NaN", "Infinity", "-1", '"a"', "null"])
 def test_an_error_that_is_no_number_is_refused(phone: Path, error: str) -> None:
     (phone / SIMULATED_FILE).write_text(f'{{"texts": 64, "errors": {{"{ONNX_INT8}": {error}}}}}')
     relist(phone, SIMULATED_FILE)
@@ -218,14 +212,11 @@ def bound_of(result: Any) -> Gate:
     return next(g for g in result.gates if g.file == ONNX_INT8 and g.name == "reference")
 
 
-def test_a_larger_error_buys_no_more_than_the_fixed_bound(phone: Path) -> None:
+def test_a_larger_error_and_a_folder_of_an_earlier_version_get_the_fixed_bound(phone: Path) -> None:
     (phone / SIMULATED_FILE).write_text(f'{{"texts": 64, "errors": {{"{ONNX_INT8}": 9.0}}}}')
     assert {g.name for g in api.verify(phone).gates if not g.passed} == {"integrity"}
     relist(phone, SIMULATED_FILE)
     assert bound_of(api.verify(phone)).bound == 0.5
-
-
-def test_a_folder_of_an_earlier_version_is_checked_with_the_fixed_bound(phone: Path) -> None:
     (phone / SIMULATED_FILE).unlink()
     content = json.loads((phone / "artifacts.json").read_text())
     content["files"] = [r for r in content["files"] if r["path"] != SIMULATED_FILE]

@@ -172,7 +172,7 @@ def test_files_that_are_only_written_again_pass_and_pack_the_same_bytes(
     ("file", "defect", "gate"),
     [(ONNX, "ignore_mask", "padding"), (TFLITE_OLD, "swap_labels", "golden"), (COREML_W8, "other_names", "metadata")],
 )
-def test_a_folder_with_a_broken_file_that_is_listed(
+def test_a_broken_file_of_a_packed_folder_is_found_though_it_is_listed(
     cli: Cli, good: Good, tmp_path: Path, file: str, defect: str, gate: str
 ) -> None:
     phone = Path(shutil.copytree(good(format_of(file)) / "phone", tmp_path / "phone"))

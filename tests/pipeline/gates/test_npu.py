@@ -34,12 +34,10 @@ def copy_exported(path: Path) -> None:
     shutil.copyfile(path.with_name(f"model{path.suffix}"), path)
 
 
+FLOATS = "computed with floats, where an NPU takes integers: MatMul 'node_matmul"
 GRAPHS = [
     *((f, how, SCORES) for f in FORMS for how in (integers.deep_scores, integers.deep_mask)),
-    *(
-        (f, integers.float_scores, "computed with floats, where an NPU takes integers: MatMul 'node_matmul")
-        for f in ONNX
-    ),
+    *((f, integers.float_scores, FLOATS) for f in ONNX),
     *((f, integers.float_weight, "still float: a_float_weight (1 in all)") for f in ONNX),
     *((f, copy_exported, "no matrix product has int8 weights; the quantizer did nothing.") for f in FORMS),
 ]

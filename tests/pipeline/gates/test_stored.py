@@ -31,7 +31,6 @@ from pocketbert.pipeline.formats.constants import (
     StoredRange,
     StoredRanges,
     StoredTensor,
-    dequantize,
     read_tensor,
 )
 from pocketbert.pipeline.formats.weight_roles import digest_float_weights, list_weights
@@ -212,15 +211,6 @@ def test_a_range_of_results_that_are_clipped_to_it_is_not_compared() -> None:
         [matrix] = tracker.finish(["clipped"])
         found[name] = matrix.ranges.before_offset
     assert found == {"clipped": None, "narrower": StoredRange(0.0, 3.0, step=3 / 255)}
-
-
-def test_integers_are_not_copied_before_they_are_dequantized() -> None:
-    codes = np.array([[-128, 127]], np.int8)
-    stored = read_tensor(codes, "table")
-    assert stored.value is codes and stored.is_float
-    assert stored.magnitude.tolist() == [[128.0, 127.0]]
-    assert dequantize(stored, np.array([0.5], np.float32), np.array([1])).value.tolist() == [[-64.5, 63.0]]
-    assert stored.add(stored).value.tolist() == [[-256.0, 254.0]]
 
 
 def spoil_range(patch: pytest.MonkeyPatch, wanted: Range, factor: float) -> None:

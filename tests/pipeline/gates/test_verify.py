@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.gates.checks import TorchScores
-from pocketbert.pipeline.gates.verify import Evidence, verify_artefacts
+from pocketbert.pipeline.gates.verify import Evidence
 from pocketbert.pipeline.results import Gate, Subject, Verification
 from support.defects import ONNX as FP32
 from support.defects import ONNX_INT8 as INT8
-from support.defects import break_file, relist, source
+from support.defects import break_file, relist
 
 Cli = Callable[..., Any]
 Refused = Callable[..., list[str]]
@@ -72,40 +71,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model_stops_everything_else(refus
     # ids beyond the embedding table would stop the runtime
     change_vocabulary(run_copy / "student" / "tokenizer.json", extra=300)
     assert refused(run_copy, "tokenizer.json tokenizer") == ["tokenizer.json tokenizer"]
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("onnx/model.onnx", "written", "changed since it was verified; run: pocketbert verify -m "),
-        ("onnx-int8/model_int8.onnx", "lost", "onnx/model_int8.onnx: not there"),
-        ("student/tokenizer.json", "written", "changed since it was verified"),
-        ("student/config.json", "written", "changed since it was verified"),
-        ("student/model.safetensors", "written", "changed since it was verified"),
-        ("golden/golden.jsonl", "written", "changed since it was verified"),
-    ],
-)
-def test_what_changed_after_verification_is_not_packed(
-    cli: Cli, run_copy: Path, tmp_path: Path, name: str, change: str, said: str
-) -> None:
-    path, out = run_copy / name, tmp_path / "out"
-    out.mkdir()
-    path.unlink() if change == "lost" else path.write_bytes(path.read_bytes() + b"\n")
-    packed = cli("pack", "-m", run_copy, "-o", out / "packed")
-    assert packed.exit_code == 3
-    assert said in packed.stderr
-    assert Path(name).name in packed.stderr
-    assert not list(out.iterdir())
-
-
-def test_repaired_and_verified_again_it_packs(
-    refused: Refused, cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
-) -> None:
-    break_file(source(run_copy, FP32), "ignore_mask")
-    refused(run_copy, f"{FP32} padding")
-    shutil.copyfile(source(finished, FP32), source(run_copy, FP32))
-    assert cli("verify", "-m", run_copy).exit_code == 0
-    assert cli("pack", "-m", run_copy, "-o", tmp_path / "packed").exit_code == 0
 
 
 # The packed folder: what somebody else finds on their machine.
@@ -205,45 +170,29 @@ def test_a_changed_folder_is_refused_and_damaged_files_are_not_opened(
     change(phone)
     if case in CLOSED:
         monkeypatch.setattr(verify, "open_file", refuse_to_open)
-    failed = {f"{g.file} {g.name}".strip() for g in verify_artefacts(phone).gates if not g.passed}
+    result = cli("verify", "-m", phone, "--json")
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout.splitlines()[-1])["gates"]
+    failed = {f"{g['file']} {g['name']}".strip() for g in found if not g["passed"]}
     assert gates <= failed
     assert case in OPENED or failed == gates
-    result = cli("verify", "-m", phone)
-    assert result.exit_code == 3, result.output
     assert said in result.stderr
-
-
-def test_files_of_one_length_share_a_tokenizer(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would take a second and 40 MB with a vocabulary of 250,000 pieces."""
-    own, seen = verify.open_artefact_file, list[Subject]()
-
-    def open_and_note(*arguments: Any) -> Subject:
-        seen.append(own(*arguments))
-        return seen[-1]
-
-    monkeypatch.setattr(verify, "open_artefact_file", open_and_note)
-    assert verify_artefacts(phone).status is Status.PASSED
-    assert len(seen) > 1
-    longest = max(subject.tokenizer.max_length for subject in seen)
-    assert len({id(s.tokenizer) for s in seen if s.tokenizer.max_length == longest}) == 1
 
 
 def refuse_to_open(*_: Any, **__: Any) -> None:
     raise AssertionError("a file was opened")
 
 
-@pytest.mark.parametrize("what", ["edited", "deleted"])
-def test_a_user_may_edit_or_delete_the_card(what: str, cli: Cli, phone: Path) -> None:
-    path = phone / "README.md"
-    path.unlink() if what == "deleted" else path.write_text("# Ours\n\nLicence: ask us.\n")
+def test_a_user_may_edit_the_card(cli: Cli, phone: Path) -> None:
+    (phone / "README.md").write_text("# Ours\n\nLicence: ask us.\n")
     result = cli("verify", "-m", phone)
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("README.md") == 1
-    assert f"README.md: {what} since it was packed" in result.stderr
+    assert "README.md: edited since it was packed" in result.stderr
 
 
-def test_verify_with_data_on_a_run_folder_is_refused(cli: Cli, run_copy: Path, task: Any) -> None:
-    result = cli("verify", "-m", run_copy, "--data", task.folder / "eval.jsonl")
+def test_verify_with_data_on_a_run_folder_is_refused(cli: Cli, finished: Path, task: Any) -> None:
+    result = cli("verify", "-m", finished, "--data", task.folder / "eval.jsonl")
     assert result.exit_code == 2
     assert "a run folder is verified with its recipe's data" in result.stderr
 

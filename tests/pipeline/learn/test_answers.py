@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from pocketbert.distill.losses.task import soft_loss
 from pocketbert.distill.teacher.column import ColumnTeacher
 from pocketbert.distill.training.data import TrainSet
 from pocketbert.pipeline.learn.answers import ColumnSettings, column_outputs, fit_vectors, name_rows, score_answers
-from support.tiny_texts import LABELS, task_rows
+from support.tiny_texts import LABELS, task_rows, write_lines
 
 Array = NDArray[np.float64]
 TAGS = ("O", "B-X", "I-X")
@@ -85,7 +84,7 @@ def top_two(p: Array) -> dict[str, float]:
 TEXT_FORMS: dict[str, tuple[str, Callable[[Array], Any]]] = {
     "probabilities by name": ("text-classification", lambda z: by_name(LABELS, softmax(z))),
     "probabilities in label order": ("text-classification", lambda z: softmax(z).tolist()),
-    "the two most likely, the rest left": ("text-classification", lambda z: top_two(softmax(z))),
+    "the two most likely, the rest is the third": ("text-classification", lambda z: top_two(softmax(z))),
     "logits by name": ("text-classification", lambda z: by_name(LABELS, z)),
     "logits in label order": ("text-classification", lambda z: z.tolist()),
     "log-probabilities by name": ("text-classification", lambda z: by_name(LABELS, np.log(softmax(z)))),
@@ -98,11 +97,6 @@ TEXT_FORMS: dict[str, tuple[str, Callable[[Array], Any]]] = {
 @pytest.fixture
 def tokenizer(tiny_model: Callable[..., Path]) -> TextTokenizer:
     return TextTokenizer(tiny_model("bert"), 24)
-
-
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def teach(
@@ -118,23 +112,17 @@ def teach(
     return replace(prepared, tokenizer=tokenizer), ColumnSettings(source.teacher, labels, row, path.name)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("form", TEXT_FORMS)
-def test_answers_for_texts_give_the_teachers_losses(
-    tmp_path: Path, tokenizer: TextTokenizer, form: str, temperature: float
-) -> None:
+def test_answers_for_texts_give_the_teachers_losses(form: str, tmp_path: Path, tokenizer: TextTokenizer) -> None:
     task, words = TEXT_FORMS[form]
     draw = np.random.default_rng(3)
     z = draw.normal(size=(ROWS, 1 if task == "regression" else len(LABELS)), scale=3).astype(np.float32)
-    if "two most" in form:  # what is left over belongs to the third label alone: nothing is lost
-        assert len(LABELS) == 3
-    rows = [
-        {"text": row["text"], "probs": words(v.astype(np.float64))}
-        for row, v in zip(task_rows(ROWS, 1), z, strict=True)
-    ]
-    prepared, settings = teach(write(tmp_path / "a.jsonl", rows), task, tokenizer)
-    column, loop = Taught(prepared, settings, {"logits": [*z]}).losses(temperature, draw)
-    assert column == pytest.approx(loop, rel=1e-6, abs=1e-6)
+    answers = zip(task_rows(ROWS, 1), z, strict=True)
+    rows = [{"text": row["text"], "probs": words(v.astype(np.float64))} for row, v in answers]
+    prepared, settings = teach(write_lines(tmp_path / "a.jsonl", rows), task, tokenizer)
+    for temperature in (1.0, 2.0):
+        column, loop = Taught(prepared, settings, {"logits": [*z]}).losses(temperature, draw)
+        assert column == pytest.approx(loop, rel=1e-6, abs=1e-6)
 
 
 def test_token_answers_are_carried_over_characters(tmp_path: Path, tokenizer: TextTokenizer) -> None:
@@ -156,7 +144,7 @@ def test_token_answers_are_carried_over_characters(tmp_path: Path, tokenizer: Te
     named, lists = ([r for r in rows if isinstance(r["probs"][0], dict) is is_named] for is_named in (True, False))
     for part, chosen in (("named", named), ("lists", lists)):
         prepared, settings = teach(
-            write(tmp_path / f"{part}.jsonl", chosen), "token-classification", tokenizer, TAGS, **keys
+            write_lines(tmp_path / f"{part}.jsonl", chosen), "token-classification", tokenizer, TAGS, **keys
         )
         outputs = []
         for row, encoded in zip(chosen, prepared.encoded, strict=True):
@@ -174,10 +162,9 @@ def test_span_scores_give_the_teachers_losses(tmp_path: Path, tiny_model: Callab
     texts = [row["text"] for row in task_rows(ROWS, 4)]
     plain = [{"q": "where", "c": text, "answers": [], "probs": {"start": [], "end": []}} for text in texts]
     keys = {"text": "q", "text_pair": "c", "label": "answers"}
-    bare, _ = teach(write(tmp_path / "plain.jsonl", plain), "question-answering", tokenizer, (), **keys)
+    bare, _ = teach(write_lines(tmp_path / "plain.jsonl", plain), "question-answering", tokenizer, (), **keys)
     outputs: dict[str, list[NDArray[np.float32]]] = {"start_logits": [], "end_logits": []}
     for row, window in zip(plain, bare.encoded, strict=True):
-        assert window.places is not None
         context = np.flatnonzero(window.places.parts == 1)
         cell: dict[str, Any] = {"null": []}
         for key, end in (("start", 0), ("end", 1)):
@@ -190,7 +177,7 @@ def test_span_scores_give_the_teachers_losses(tmp_path: Path, tiny_model: Callab
             cell[key] = [[character, float(v)] for character, v in zip(characters, p[1:], strict=True)]
             cell["null"].append(float(p[0]))
         rows.append({**row, "probs": cell})
-    prepared, settings = teach(write(tmp_path / "a.jsonl", rows), "question-answering", tokenizer, (), **keys)
+    prepared, settings = teach(write_lines(tmp_path / "a.jsonl", rows), "question-answering", tokenizer, (), **keys)
     column, loop = Taught(prepared, settings, outputs).losses(1.0, draw)
     assert column == pytest.approx(loop, rel=1e-6, abs=1e-6)
 
@@ -201,11 +188,10 @@ def test_windows_of_a_context_share_the_scores_of_its_characters(tmp_path: Path,
     cell = {"start": [[place, 0.9]], "end": [[place + 1, 0.9]], "null": 0.1}
     keys = {"text": "q", "text_pair": "c", "label": "answers"}
     row = {"q": "where", "c": context, "probs": cell}
-    prepared, settings = teach(write(tmp_path / "a.jsonl", [row]), "question-answering", tokenizer, (), **keys)
+    prepared, settings = teach(write_lines(tmp_path / "a.jsonl", [row]), "question-answering", tokenizer, (), **keys)
     outputs = column_outputs(prepared, settings)
     assert len(prepared.encoded) > 1
     for window, start in zip(prepared.encoded, outputs["start_logits"], strict=True):
-        assert window.places is not None
         offsets = window.places.offsets
         inside = (window.places.parts == 1) & (offsets[:, 0] <= place) & (place < offsets[:, 1])
         p = softmax(start.astype(np.float64))
@@ -217,12 +203,12 @@ def test_vectors_and_choices_give_the_teachers_losses(tmp_path: Path, tokenizer:
     draw = np.random.default_rng(9)
     vectors = draw.normal(size=(ROWS, WIDTH)).astype(np.float32)
     rows = [{"text": r["text"], "probs": v.tolist()} for r, v in zip(task_rows(ROWS, 1), vectors, strict=True)]
-    prepared, settings = teach(write(tmp_path / "v.jsonl", rows), "feature-extraction", tokenizer)
+    prepared, settings = teach(write_lines(tmp_path / "v.jsonl", rows), "feature-extraction", tokenizer)
     column, loop = Taught(prepared, settings, {"sentence_embedding": [*vectors]}).losses(1.0, draw)
     assert column == pytest.approx(loop, rel=1e-6, abs=1e-6)
 
     with pytest.raises(InputError, match="have 3 to 6 numbers"):
-        path = write(tmp_path / "w.jsonl", [*rows, {"text": "a lamp", "probs": [0.5, 1.5, 2.5]}])
+        path = write_lines(tmp_path / "w.jsonl", [*rows, {"text": "a lamp", "probs": [0.5, 1.5, 2.5]}])
         column_outputs(*teach(path, "feature-extraction", tokenizer))
     counts = [3, 2, 3, 2]
     z = [draw.normal(size=count, scale=2) for count in counts]
@@ -235,55 +221,62 @@ def test_vectors_and_choices_give_the_teachers_losses(tmp_path: Path, tokenizer:
         }
         for i, v in enumerate(z)
     ]
-    prepared, settings = teach(write(tmp_path / "c.jsonl", asked), "multiple-choice", tokenizer, choices="choices")
+    prepared, settings = teach(
+        write_lines(tmp_path / "c.jsonl", asked), "multiple-choice", tokenizer, choices="choices"
+    )
     filled = [np.array([x], np.float32) for v in z for x in [*v, *[0.0] * (3 - len(v))]]
     column, loop = Taught(even_choices(prepared), settings, {"logits": filled}).losses(2.0, draw)
     assert column == pytest.approx(loop, rel=1e-6, abs=1e-6)
 
 
-HARD: list[tuple[str, dict[str, Any], dict[str, Any], list[float]]] = [
-    ("a label", {"probs": "lamp"}, {}, [1, 0, 0]),
-    ("a number", {"probs": 2}, {}, [0, 0, 1]),
-    ("smoothed", {"probs": "lamp"}, {"smoothing": 0.3}, [0.8, 0.1, 0.1]),
-    ("with confidence", {"probs": "music", "sure": 0.7}, {"confidence": "sure"}, [0.15, 0.7, 0.15]),
-    ("smoothed logits", {"probs": [40.0, -40.0, -41.0]}, {"smoothing": 0.3}, [0.8, 0.1, 0.1]),
-    ("a list of votes", {"probs": ["lamp", "lamp", "timer", "lamp"]}, {}, [0.75, 0, 0.25]),
-    ("votes by name", {"probs": {"lamp": 3, "timer": 1}}, {}, [0.75, 0, 0.25]),
-    ("as JSON in a table", {"probs": '{"lamp": 0.25, "music": 0.5, "timer": 0.25}'}, {}, [0.25, 0.5, 0.25]),
-    ("the most likely", {"probs": {"lamp": 0.5}}, {}, [0.5, 0.25, 0.25]),
-    ("rounded", {"probs": {"lamp": 0.33, "music": 0.33, "timer": 0.33}}, {}, [1 / 3, 1 / 3, 1 / 3]),
-    ("columns of their own", {"lamp": 0.2, "music": 0.2, "timer": "0.6"}, {"column": "lamp,music,timer"}, [0.2, 0.2, 0.6]),
-]  # fmt: skip
+HARD: dict[str, tuple[dict[str, Any], dict[str, Any], list[float]]] = {
+    "a label": ({"probs": "lamp"}, {}, [1, 0, 0]),
+    "a number": ({"probs": 2}, {}, [0, 0, 1]),
+    "smoothed": ({"probs": "lamp"}, {"smoothing": 0.3}, [0.8, 0.1, 0.1]),
+    "with confidence": ({"probs": "music", "sure": 0.7}, {"confidence": "sure"}, [0.15, 0.7, 0.15]),
+    "smoothed logits": ({"probs": [40.0, -40.0, -41.0]}, {"smoothing": 0.3}, [0.8, 0.1, 0.1]),
+    "a list of votes": ({"probs": ["lamp", "lamp", "timer", "lamp"]}, {}, [0.75, 0, 0.25]),
+    "votes by name": ({"probs": {"lamp": 3, "timer": 1}}, {}, [0.75, 0, 0.25]),
+    "as JSON in a table": ({"probs": '{"lamp": 0.25, "music": 0.5, "timer": 0.25}'}, {}, [0.25, 0.5, 0.25]),
+    "the most likely": ({"probs": {"lamp": 0.5}}, {}, [0.5, 0.25, 0.25]),
+    "rounded": ({"probs": {"lamp": 0.33, "music": 0.33, "timer": 0.33}}, {}, [1 / 3, 1 / 3, 1 / 3]),
+    "columns of their own": (
+        {"lamp": 0.2, "music": 0.2, "timer": "0.6"},
+        {"column": "lamp,music,timer"},
+        [0.2, 0.2, 0.6],
+    ),
+}
 
 
-@pytest.mark.parametrize(("row", "section", "expected"), [case[1:] for case in HARD], ids=[case[0] for case in HARD])
+@pytest.mark.parametrize("form", HARD)
 def test_labels_votes_and_rounded_numbers_are_distributions(
-    tmp_path: Path, tokenizer: TextTokenizer, row: dict[str, Any], section: dict[str, Any], expected: list[float]
+    form: str, tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
-    path = write(tmp_path / "a.jsonl", [{"text": "a lamp", **row}])
+    row, section, expected = HARD[form]
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "a lamp", **row}])
     prepared, settings = teach(path, "text-classification", tokenizer, teacher={"column": "probs", **section})
     (logits,) = column_outputs(prepared, settings)["logits"]
     np.testing.assert_allclose(softmax(logits.astype(np.float64)), expected, atol=1e-6)
     assert prepared.examples[0].label in (LABELS[int(np.argmax(expected))], int(np.argmax(expected)))
 
 
-REFUSED = [
-    ("no numbers", {"probs": {"lamp": "much"}}, "'much' is no finite number"),
-    ("infinite", {"probs": [1e300, 1.0, 2.0]}, "is no finite number"),
-    ("too much", {"probs": {"lamp": 0.9, "music": 0.9, "timer": 0.9}}, "add up to 2.7"),
-    ("too little", {"probs": {"lamp": 0.1, "music": 0.1, "timer": 0.1}}, "add up to 0.3"),
-    ("another label", {"probs": {"lamp": 0.5, "tune": 0.5}}, "label 'tune' is not in the label set"),
-    ("another width", {"probs": [0.5, 0.5]}, "has 2 numbers, there are 3 labels"),
-]
-
-
-@pytest.mark.parametrize(("row", "message"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        ({"lamp": "much"}, "'much' is no finite number"),
+        ([1e300, 1.0, 2.0], "is no finite number"),
+        ({"lamp": 0.9, "music": 0.9, "timer": 0.9}, "add up to 2.7"),
+        ({"lamp": 0.1, "music": 0.1, "timer": 0.1}, "add up to 0.3"),
+        ({"lamp": 0.5, "tune": 0.5}, "label 'tune' is not in the label set"),
+        ([0.5, 0.5], "has 2 numbers, there are 3 labels"),
+    ],
+)
 def test_what_is_no_answer_is_refused_with_its_row(
-    tmp_path: Path, tokenizer: TextTokenizer, row: dict[str, Any], message: str
+    probs: Any, message: str, tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
-    section = {"column": "probs", "kind": "probabilities"}
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "a lamp", "label": "lamp", "probs": probs}])
     with pytest.raises(InputError) as caught:
-        path = write(tmp_path / "a.jsonl", [{"text": "a lamp", "label": "lamp", **row}])
+        section = {"column": "probs", "kind": "probabilities"}
         column_outputs(*teach(path, "text-classification", tokenizer, teacher=section))
     assert message in str(caught.value)
     assert "a.jsonl" in str(caught.value)
@@ -313,13 +306,12 @@ def test_answers_are_scored_against_labels_of_their_own_only(tmp_path: Path, tok
         {"text": f"a lamp {i}", "label": "lamp", "probs": {"lamp": 0.9 if i else 0.1, "music": 0.1 if i else 0.9}}
         for i in range(4)
     ]
-    prepared, settings = teach(write(tmp_path / "a.jsonl", rows), "text-classification", tokenizer)
+    prepared, settings = teach(write_lines(tmp_path / "a.jsonl", rows), "text-classification", tokenizer)
     head = make_head(settings.task, settings.labels, AnswerSettings())
     score = score_answers(head, prepared, settings)
-    assert score is not None
     assert score.value == 0.75
     bare = [{k: v for k, v in row.items() if k != "label"} for row in rows]
-    prepared, settings = teach(write(tmp_path / "b.jsonl", bare), "text-classification", tokenizer)
+    prepared, settings = teach(write_lines(tmp_path / "b.jsonl", bare), "text-classification", tokenizer)
     assert score_answers(head, prepared, settings) is None
 
 

@@ -1,4 +1,4 @@
-"""A teacher of another vocabulary teaches through a column what it teaches in the loop, and a recipe needs no teacher section."""
+"""A teacher of another vocabulary teaches through a column what it teaches in the loop: the figures of docs/lab/distillation.md."""
 
 from __future__ import annotations
 
@@ -58,21 +58,3 @@ def test_a_teacher_of_another_vocabulary_teaches_as_well_through_a_column_as_in_
     assert found["teacher"] >= 0.95
     assert abs(found["column"] - found["loop"]) <= 0.01
     assert found["column"] >= found["teacher"] - 0.03
-
-
-def test_a_recipe_with_a_column_trains_and_scores_without_a_teacher(tmp_path: Path) -> None:
-    rows = [
-        {"text": row["text"], "probs": {name: 0.9 if name == row["label"] else 0.05 for name in LABELS}}
-        for row in task_rows(60, 1)
-    ]
-    write_lines(tmp_path / "rows.jsonl", rows)
-    start = write_bert(tmp_path / "start")
-    data = {"train": {"path": "rows.jsonl", "teacher": "probs"}, "eval": {"fraction": 0.2}, "max_length": LENGTH}
-    content = {"data": data, "student": {"model": "./start"}, "distill": [{**STAGE, "steps": 6}]}
-    recipe = write_recipe(tmp_path / "recipe.yaml", content)
-    student = api.distill(recipe, tmp_path / "run")
-    training = json.loads((student / "training.json").read_text())
-    assert training["score"] is not None
-    assert json.loads((student.parent / "teacher" / "training.json").read_text())["score"] is None
-    assert recipe.teacher.model == str(start)
-    assert json.loads((student / "config.json").read_text())["id2label"] == dict(zip("012", LABELS, strict=True))

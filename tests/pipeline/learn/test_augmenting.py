@@ -102,7 +102,7 @@ def rows_of_run(recipe: Recipe, work: Path) -> Any:
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
 def test_each_row_comes_first_and_its_copies_keep_all_other_columns(
-    write_recipe: Write, tmp_path: Path, name: str
+    name: str, write_recipe: Write, tmp_path: Path
 ) -> None:
     counts = augment_file(write_recipe(), tmp_path / name)
     groups = groups_of(tmp_path / name)
@@ -186,7 +186,6 @@ def test_rows_of_a_run_are_those_of_the_file_and_are_not_made_twice(
     rows = rows_of_run(recipe, tmp_path / "work" / "augment")
     augment_file(recipe, tmp_path / "out.jsonl")
     written = read_lines(tmp_path / "out.jsonl")
-    assert recipe.data.train is not None
     source = recipe.data.train.model_copy(update={"path": str(tmp_path / "out.jsonl")})
     tokenizer = TextTokenizer(model.path, 40)
     whole = TrainSet(data.head.prepare(read_examples(source, kind=data.head.task.labels), tokenizer, "out"), tokenizer)
@@ -256,22 +255,19 @@ def test_settings_that_ask_for_what_is_not_there_are_refused_at_once(write_recip
     assert not list(tmp_path.glob(".out*"))
 
 
-@pytest.mark.parametrize("task", ["token-classification", "question-answering", "fill-mask"])
-def test_tasks_whose_labels_are_places_are_refused(write_recipe: Write, tmp_path: Path, task: str) -> None:
-    recipe = write_recipe().model_copy(update={"task": task})
-    with pytest.raises(InputError, match=f"{task} cannot be augmented.*allowed: text-classification"):
-        augment_file(recipe, tmp_path / "out.jsonl")
-
-
-def test_a_recipe_without_rows_and_targets_that_are_none(write_recipe: Write, tmp_path: Path) -> None:
-    recipe = write_recipe()
-    bare = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": None})})
-    with pytest.raises(InputError, match=r"data\.train: the recipe has none"):
-        augment_file(bare, tmp_path / "out.jsonl")
-    (tmp_path / "out.csv").write_text("mine")
-    with pytest.raises(InputError, match=r"exists; nothing was written(.|\n)*unknown kind of file"):
-        augment_file(recipe, tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text() == "mine"
+def test_recipes_and_targets_that_cannot_be_augmented_are_refused(write_recipe: Write, tmp_path: Path) -> None:
+    recipe, out = write_recipe(), tmp_path / "out.csv"
+    out.write_text("mine")
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"task": task}, f"{task} cannot be augmented.*allowed: text-classification")
+        for task in ("token-classification", "question-answering", "fill-mask")
+    ]
+    bare = {"data": recipe.data.model_copy(update={"train": None})}
+    unknown = r"exists; nothing was written(.|\n)*unknown kind of file"
+    for change, said in (*changes, (bare, r"data\.train: the recipe has none"), ({}, unknown)):
+        with pytest.raises(InputError, match=said):
+            augment_file(recipe.model_copy(update=change), tmp_path / "out.jsonl" if change else out)
+    assert out.read_text() == "mine"
 
 
 def test_columns_that_json_cannot_hold_are_named(write_recipe: Write, tmp_path: Path) -> None:
@@ -283,16 +279,14 @@ def test_columns_that_json_cannot_hold_are_named(write_recipe: Write, tmp_path: 
         augment_file(recipe, tmp_path / "out.jsonl")
 
 
-def test_the_command(cli: Callable[..., Any], write_recipe: Write, tmp_path: Path) -> None:
+def test_the_command(
+    succeed: Callable[..., Any], refuse: Callable[..., str], write_recipe: Write, tmp_path: Path
+) -> None:
     write_recipe()
     out = tmp_path / "out.jsonl.gz"
-    answer = cli("data", "augment", tmp_path / "recipe.yaml", "-o", out, "data.augment.copies=2", "--json")
-    assert answer.exit_code == 0, answer.output
-    said = json.loads(answer.stdout)
+    command = ("data", "augment", tmp_path / "recipe.yaml", "-o", out)
+    said = json.loads(succeed(*command, "data.augment.copies=2", "--json").stdout)
     assert said == {"file": str(out), "rows": 12, "copies": len(read_lines(out)) - 12, "left_out": 0}
-    again = cli("data", "augment", tmp_path / "recipe.yaml", "-o", out)
-    assert again.exit_code == 2
-    assert "--overwrite" in again.stderr
-    more = cli("data", "augment", tmp_path / "recipe.yaml", "-o", out, "--overwrite")
-    assert more.exit_code == 0
-    assert f"augmented: {out}: 12 rows and {len(read_lines(out)) - 12} copies of them" in more.stdout
+    assert "--overwrite" in refuse(*command)
+    more = succeed(*command, "--overwrite").stdout
+    assert f"augmented: {out}: 12 rows and {len(read_lines(out)) - 12} copies of them" in more

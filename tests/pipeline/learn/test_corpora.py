@@ -85,9 +85,9 @@ def test_similar_words_are_the_files_or_the_teachers(rows_of: Rows, tmp_path: Pa
         rows_of("macbert", masking="similar", vectors=str(tmp_path / "none.txt"))
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("counts", [(40,), (700, 20, 22), (20, 21, 22)])
+@pytest.mark.parametrize(
+    ("counts", "packed", "world"), [((40,), True, 3), ((700, 20, 22), False, 2), ((20, 21, 22), True, 2)]
+)
 def test_the_processes_of_a_launch_write_the_corpora_of_one(
     counts: tuple[int, ...], packed: bool, world: int, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

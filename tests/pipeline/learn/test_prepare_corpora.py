@@ -55,7 +55,7 @@ def test_a_wrong_row_is_said_once_and_leaves_nothing(tmp_path: Path) -> None:
     write_recipe(tmp_path, (400, 40), wrong=True)
     made = run_with_torchrun(2, *COMMAND, "two", folder=tmp_path)
     assert made.stderr.count("0.jsonl:401: column 'text' holds int, not text") == 1
-    assert made.stderr.count("exitcode  : 2") == 2
+    assert "exitcode  : 2" in made.stderr  # torchrun may end the other process before it ends by itself
     assert not (tmp_path / "two").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,37 +49,60 @@ ONE = {"layers": 1}
 NARROW = {"layers": 1, "init": "random", "hidden": 16, "heads": 4, "intermediate": 32}
 MINI = {"size": "mini", "layers": None}
 FILL = {"task": "fill-mask"}
-CHAINS: dict[str, tuple[list[dict[str, Any]], str, dict[str, Any], dict[str, Any]]] = {
-    "distilbert of another class": ([CACHED, OUTPUTS], "words", {**ONE, "family": "distilbert"}, {}),
-    "tinybert": ([LAYERS, INTERMEDIATE, PREDICTION], "encoder", {**NARROW, "heads": 2}, {}),
-    "minilm, then task": ([RELATIONS, {**OUTPUTS, "cache_teacher": "fp32"}], "encoder", NARROW, {}),
-    "minilm, then distilbert": ([RELATIONS, WORDS, TASK], "words", ONE, {}),
-    "narrow, from embeddings": (
-        [RELATIONS, TASK, {**TASK, "cache_teacher": "fp32"}],
-        "encoder",
-        {"layers": 1, "hidden": 16},
-        {},
-    ),
-    "mobilebert, two stages": ([RELATIONS, JOINT, BLOCKS, OUTPUTS], "wide", MINI, {}),
-    "mobilebert of an IB-BERT": ([GUESSED, OUTPUTS], "ib_bert", MINI, {}),
-    "guesses for fill-mask": ([GUESSED], "ib_bert", MINI, FILL),
-    "fill-mask without that head": ([RELATIONS, {"method": "task", "steps": 4, "batch": 8}], "words", ONE, FILL),
-}
+BLOCK_TERMS = {"layer_1", "layer_2", "guesses", "next_sentence"}
 SIGNALS = {"attention", "hidden", "logits"}
 QKV = {"query", "key", "value"}
-BLOCK_TERMS = {"layer_1", "layer_2", "guesses", "next_sentence"}
-LEARNT: dict[str, tuple[list[set[str]], str, int]] = {
-    "distilbert of another class": ([{"logits", "mlm"}, {"logits"}], "DistilBertForSequenceClassification", 32),
-    "tinybert": ([{"attention", "hidden", "embeddings"}] * 2 + [{"logits"}], "BertForSequenceClassification", 16),
-    "minilm, then task": ([QKV, {"logits"}], "BertForSequenceClassification", 16),
-    "minilm, then distilbert": ([QKV, {"logits", "mlm", "cosine"}, SIGNALS], "BertForSequenceClassification", 32),
-    "narrow, from embeddings": ([QKV, SIGNALS, SIGNALS], "BertForSequenceClassification", 16),
-    "mobilebert, two stages": ([QKV, BLOCK_TERMS, BLOCK_TERMS, {"logits"}], "MobileBertForSequenceClassification", 128),
-    "mobilebert of an IB-BERT": ([BLOCK_TERMS, {"logits"}], "MobileBertForSequenceClassification", 32),
-    "guesses for fill-mask": ([BLOCK_TERMS], "MobileBertForMaskedLM", 32),
-    "fill-mask without that head": ([QKV, SIGNALS], "BertForMaskedLM", 32),
+TINY = {"attention", "hidden", "embeddings"}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A recipe, and what its student is to become: terms of each stage's loss, class, width."""
+
+    stages: list[dict[str, Any]]
+    teacher: str
+    student: dict[str, Any]
+    terms: list[set[str]]
+    made: str = "BertForSequenceClassification"
+    width: int = 16
+    more: dict[str, Any] = field(default_factory=dict)  # a recipe with other keys fine-tunes no teacher
+
+
+KEPT = {**OUTPUTS, "cache_teacher": "fp32"}
+SHALLOW = {"layers": 1, "hidden": 16}
+MOBILE = "MobileBertForSequenceClassification"
+CHAINS = {
+    "distilbert of another class": Chain(
+        [CACHED, OUTPUTS],
+        "words",
+        {**ONE, "family": "distilbert"},
+        [{"logits", "mlm"}, {"logits"}],
+        "DistilBertForSequenceClassification",
+        32,
+    ),
+    "tinybert": Chain([LAYERS, INTERMEDIATE, PREDICTION], "encoder", {**NARROW, "heads": 2}, [TINY, TINY, {"logits"}]),
+    "minilm, then task": Chain([RELATIONS, KEPT], "encoder", NARROW, [QKV, {"logits"}]),
+    "minilm, then distilbert": Chain(
+        [RELATIONS, WORDS, TASK], "words", ONE, [QKV, {"logits", "mlm", "cosine"}, SIGNALS], width=32
+    ),
+    "narrow, from embeddings": Chain(
+        [RELATIONS, TASK, {**TASK, "cache_teacher": "fp32"}], "encoder", SHALLOW, [QKV, SIGNALS, SIGNALS]
+    ),
+    "mobilebert, two stages": Chain(
+        [RELATIONS, JOINT, BLOCKS, OUTPUTS], "wide", MINI, [QKV, BLOCK_TERMS, BLOCK_TERMS, {"logits"}], MOBILE, 128
+    ),
+    "mobilebert of an IB-BERT": Chain([GUESSED, OUTPUTS], "ib_bert", MINI, [BLOCK_TERMS, {"logits"}], MOBILE, 32),
+    "guesses for fill-mask": Chain([GUESSED], "ib_bert", MINI, [BLOCK_TERMS], "MobileBertForMaskedLM", 32, FILL),
+    "fill-mask without that head": Chain(
+        [RELATIONS, {"method": "task", "steps": 4, "batch": 8}],
+        "words",
+        ONE,
+        [QKV, SIGNALS],
+        "BertForMaskedLM",
+        32,
+        FILL,
+    ),
 }
-"""Terms of each stage's loss, class and width of the student."""
 SIZES = {
     "vocab_size": len(vocabulary()),
     "hidden_size": 32,
@@ -111,8 +134,9 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: base / name for name in kinds}
 
 
-Cli = Callable[..., Any]
+Run = Callable[..., Any]
 Write = Callable[..., Path]
+Places = Callable[[Path], StepPaths]
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +180,7 @@ def write_recipe(task: Any, teachers: dict[str, Path], tmp_path_factory: pytest.
 # --- stages through folders, and in one pass ---
 
 
-def make_places(folder: Path) -> StepPaths:
-    """Folders of one step."""
-    (folder / "out").mkdir(parents=True)
-    (folder / "work").mkdir()
-    return StepPaths(folder / "out", folder / "work", folder / "metrics.jsonl")
-
-
-def start_learning(recipe: Recipe, base: Path) -> Learning:
+def start_learning(recipe: Recipe, base: Path, make_places: Places) -> Learning:
     """Teacher and corpora of a recipe, made in a folder."""
     model = open_model_folder(recipe.teacher.model)
     data = load_data(recipe, model)
@@ -186,14 +203,8 @@ def test_the_pooling_of_the_recipe_replaces_all_kinds_of_the_model(
     folder = shutil.copytree(tiny_model("distilbert", 2), tmp_path / "model")
     width = json.loads((folder / "config.json").read_text())["dim"]
     write_modules(folder, Pooling(PoolingKind.MEAN, True, (PoolingKind.MAX,)), width, 32)
-    content = {
-        "schema": 1,
-        "name": "a",
-        "task": "feature-extraction",
-        "teacher": {"model": str(folder)},
-        "answer": answer,
-    }
-    recipe = recipe_from_values(content, "test")
+    content = {"schema": 1, "name": "a", "task": "feature-extraction", "teacher": {"model": str(folder)}}
+    recipe = recipe_from_values({**content, "answer": answer}, "test")
     assert pooling_for(recipe, open_model_folder(str(folder))).kinds == kinds
     weights = {"linear.weight": np.ones((3, 2 * width), "f"), "linear.bias": np.ones(3, "f")}
     layers = (VectorLayer("Dense", 3, "Tanh", weights=weights),)
@@ -211,18 +222,19 @@ def forget_models(learning: Learning) -> Learning:
 
 
 @pytest.fixture(scope="module")
-def chains(write_recipe: Write, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Learning, Path]]:
+def chains(
+    write_recipe: Write, make_places: Places, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Learning, Path]]:
     """`chains(name)`: a chain whose stages went through folders, each as if it were a process of its own."""
     made: dict[str, tuple[Learning, Path]] = {}
 
     def make(name: str) -> tuple[Learning, Path]:
         if name not in made:
-            stages, teacher, student, more = CHAINS[name]
-            finetune = None if more else {"steps": 3, "batch": 8}
-            base, before = tmp_path_factory.mktemp("chain"), None
-            recipe = load_recipe(write_recipe(stages, teacher, student, finetune=finetune, **more))
-            learning = start_learning(recipe, base / "shared")
-            for number in range(len(stages)):
+            chain, base, before = CHAINS[name], tmp_path_factory.mktemp("chain"), None
+            finetune = None if chain.more else {"steps": 3, "batch": 8}
+            path = write_recipe(chain.stages, chain.teacher, chain.student, finetune=finetune, **chain.more)
+            learning = start_learning(load_recipe(path), base / "shared", make_places)
+            for number in range(len(chain.stages)):
                 at = make_places(base / str(number))
                 training.make_stage(forget_models(learning), number, before, at)
                 before = at.output
@@ -237,43 +249,40 @@ def chains(write_recipe: Write, tmp_path_factory: pytest.TempPathFactory) -> Cal
 Chains = Callable[[str], tuple[Learning, Path]]
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-def test_stages_through_folders_give_the_student_of_one_pass(chain: str, chains: Chains, tmp_path: Path) -> None:
-    learning, apart = chains(chain)
+@pytest.mark.parametrize("name", CHAINS)
+def test_stages_through_folders_learn_their_signals_and_give_the_student_of_one_pass(
+    name: str, chains: Chains, make_places: Places, tmp_path: Path
+) -> None:
+    (learning, base), chain = chains(name), CHAINS[name]
+    apart = base / "student" / "out"
+    told, config = json.loads((apart / "training.json").read_text()), read_config(apart)
+    assert [c["stage"] for c in told["curves"]] == [f"distill.{n}" for n in range(len(chain.terms))]
+    assert [set(c["terms"]) for c in told["curves"]] == chain.terms
+    assert config["architectures"] == [chain.made]
+    assert (config.get("hidden_size") or config["dim"]) == chain.width
+    names = load_file(apart / "model.safetensors")
+    assert not [n for n in names if "projection" in n], "a projection is no part of the student"
+
     own, state, at = forget_models(learning), None, make_places(tmp_path)
     for number in range(len(own.recipe.distill)):
         state = training._train_stage(own, number, state, at)
     assert state is not None
     training._finish_student(own, state, at)
     whole = {p.name: p.read_bytes() for p in at.output.iterdir()}
-    assert whole.keys() == {p.name for p in (apart / "student" / "out").iterdir()}
-    for name, content in whole.items():
-        assert (apart / "student" / "out" / name).read_bytes() == content, name
-
-
-@pytest.mark.parametrize("chain", LEARNT)
-def test_each_stage_learns_from_its_own_signals(chain: str, chains: Chains) -> None:
-    student = chains(chain)[1] / "student" / "out"
-    terms, architecture, width = LEARNT[chain]
-    told, config = (json.loads((student / name).read_text()) for name in ("training.json", "config.json"))
-    assert [c["stage"] for c in told["curves"]] == [f"distill.{n}" for n in range(len(terms))]
-    assert [set(c["terms"]) for c in told["curves"]] == terms
-    assert config["architectures"] == [architecture]
-    assert (config.get("hidden_size") or config["dim"]) == width
-    names = load_file(student / "model.safetensors")
-    assert not [n for n in names if "projection" in n], "a projection is no part of the student"
+    assert whole.keys() == {p.name for p in apart.iterdir()}
+    for file, content in whole.items():
+        assert (apart / file).read_bytes() == content, file
 
 
 def test_notes_tell_what_was_reduced(chains: Chains) -> None:
-    notes = {}
-    for chain in ("mobilebert of an IB-BERT", "mobilebert, two stages"):
-        training_file = chains(chain)[1] / "student" / "out" / "training.json"
-        notes[chain] = json.loads(training_file.read_text())["notes"]
     reduced = "reduced to 6 of 520,000 steps, batch 8 instead of 2,048"
-    assert notes["mobilebert of an IB-BERT"] == [f"MobileBERT transfer: progressive, {reduced}"]
-    components, joint, progressive = notes["mobilebert, two stages"]
-    assert components.startswith("BERT has no bottlenecks: 128 principal components of its states")
-    assert (joint, progressive) == tuple(f"MobileBERT transfer: {kind}, {reduced}" for kind in ("joint", "progressive"))
+    for chain, kinds in (
+        ("mobilebert of an IB-BERT", ["progressive"]),
+        ("mobilebert, two stages", ["joint", "progressive"]),
+    ):
+        notes = json.loads((chains(chain)[1] / "student" / "out" / "training.json").read_text())["notes"]
+        assert notes[-len(kinds) :] == [f"MobileBERT transfer: {kind}, {reduced}" for kind in kinds]
+    assert notes[0].startswith("BERT has no bottlenecks: 128 principal components of its states")
 
 
 def test_a_stage_leaves_a_model_that_transformers_opens_and_what_is_carried(chains: Chains) -> None:
@@ -292,7 +301,7 @@ def test_a_stage_leaves_a_model_that_transformers_opens_and_what_is_carried(chai
 
 @pytest.mark.parametrize(("chain", "number"), [("mobilebert, two stages", 2), ("distilbert of another class", 0)])
 def test_a_stage_that_was_killed_goes_on_where_it_was(
-    chain: str, number: int, chains: Chains, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chain: str, number: int, chains: Chains, make_places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (learning, base), killed = chains(chain), make_places(tmp_path)
     before = base / str(number - 1) / "out" if number else None
@@ -310,7 +319,7 @@ def test_a_stage_that_was_killed_goes_on_where_it_was(
             training.make_stage(forget_models(learning), number, before, killed)
     assert not list(killed.output.iterdir())
     training.make_stage(forget_models(learning), number, before, killed)
-    assert len(asked) == (6 if "cache" in CHAINS[chain][0][number] else 0), "a cached teacher is asked once"
+    assert len(asked) == (6 if "cache" in CHAINS[chain].stages[number] else 0), "a cached teacher is asked once"
     for name in ("model.safetensors", "carried.safetensors"):
         assert (base / str(number) / "out" / name).read_bytes() == (killed.output / name).read_bytes(), name
 
@@ -322,51 +331,52 @@ def read_config(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "config.json").read_text()))
 
 
-def test_a_run_makes_corpora_and_copies_for_its_stages(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
-    stages, teacher, student, _ = CHAINS["tinybert"]
-    run = cli("distill", write_recipe(stages, teacher, student), "-o", tmp_path / "run")
-    assert run.exit_code == 0, run.output
+def test_a_run_makes_corpora_and_copies_for_its_stages(write_recipe: Write, succeed: Run, tmp_path: Path) -> None:
+    chain = CHAINS["tinybert"]
+    run = succeed("distill", write_recipe(chain.stages, chain.teacher, chain.student), "-o", tmp_path / "run")
     assert "augmented: 60 rows and " in run.stderr
     assert read_config(tmp_path / "run" / "student")["hidden_size"] == 16
 
 
-def test_a_method_of_another_package_trains_a_student(task: Any, cli: Cli, tmp_path: Path) -> None:
+def test_a_method_of_another_package_trains_a_student(task: Any, succeed: Run, refuse: Run, tmp_path: Path) -> None:
     stages = [{"method": "logits", "steps": 40, "batch": 8, "lr": 3e-3}, {"method": "logits", "steps": 2, "batch": 8}]
     path = task.variant(tmp_path / "recipe.yaml", distill=stages, teacher={"finetune": {"steps": 10}})
     with registered():
-        run = cli("distill", path, "-o", tmp_path / "run")
-        assert run.exit_code == 0, run.output
-        told = json.loads((tmp_path / "run" / "student" / "training.json").read_text())
-        assert [c["stage"] for c in told["curves"]] == ["distill.0", "distill.1"]
-        assert told["curves"][0]["loss"][-1] < told["curves"][0]["loss"][0]
-        assert told["notes"] == ["scales [1.0]", "scales [1.0, 1.0]"]
-    refused = cli("distill", path, "-o", tmp_path / "other")
-    assert refused.exit_code == 2
-    assert "method 'logits' is unknown" in refused.stderr
+        succeed("distill", path, "-o", tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "student" / "training.json").read_text())
+    assert [c["stage"] for c in told["curves"]] == ["distill.0", "distill.1"]
+    assert told["curves"][0]["loss"][-1] < told["curves"][0]["loss"][0]
+    assert told["notes"] == ["scales [1.0]", "scales [1.0, 1.0]"]
+    assert "method 'logits' is unknown" in refuse("distill", path, "-o", tmp_path / "other")
 
 
-def go_on(task: Any, finished: Path, destination: Path, steps: int = 2, **student: Any) -> Path:
-    """A recipe with the finished run's teacher, and its student pruned if nothing else is said."""
-    stage = {"method": "task", "steps": steps, "batch": 32, "lr": 3e-3, "dropout": 0.0}
-    told = {"layers": None, "init": "pruned", "intermediate": 10, **student}
-    teacher = {"model": str(finished / "teacher"), "finetune": None}
-    return Path(task.variant(destination, student=told, teacher=teacher, distill=[stage]))
+@pytest.fixture
+def go_on(task: Any, finished: Path, tmp_path: Path) -> Write:
+    """`go_on(steps=2, **student)`: a recipe with the finished run's teacher and a pruned student."""
+
+    def write(steps: int = 2, **student: Any) -> Path:
+        stage = {"method": "task", "steps": steps, "batch": 32, "lr": 3e-3, "dropout": 0.0}
+        told = {"layers": None, "init": "pruned", "intermediate": 10, **student}
+        teacher = {"model": str(finished / "teacher"), "finetune": None}
+        return Path(task.variant(tmp_path / "recipe.yaml", student=told, teacher=teacher, distill=[stage]))
+
+    return write
 
 
-def test_a_trained_student_is_pruned_and_learns_again(task: Any, finished: Path, cli: Cli, tmp_path: Path) -> None:
+def test_a_trained_student_is_pruned_and_learns_again(
+    go_on: Write, finished: Path, succeed: Run, refuse: Run, tmp_path: Path
+) -> None:
     have = read_config(finished / "student")["intermediate_size"]
-    student = {"model": str(finished / "student"), "intermediate": have // 2}
-    path = go_on(task, finished, tmp_path / "recipe.yaml", steps=40, **student)
-    result = cli("distill", path, "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    path = go_on(40, model=str(finished / "student"), intermediate=have // 2)
+    result = succeed("distill", path, "-o", tmp_path / "run")
     assert f"pruned: {have // 2} of {have} feed-forward neurons stay in each layer" in result.stderr
     assert "(chosen on 300 training rows)" in result.stderr
     assert read_config(tmp_path / "run" / "student")["intermediate_size"] == have // 2
     assert read_config(tmp_path / "run" / "teacher")["intermediate_size"] == have
     before, after = (json.loads((f / "student" / "training.json").read_text()) for f in (finished, tmp_path / "run"))
     assert after["score"]["value"] >= before["score"]["value"] - 0.02
-    again = cli("distill", path, "-o", tmp_path / "run", "student.intermediate=8")
-    assert again.exit_code == 2, "a student of another width is another student"
+    # a student of another width is another student
+    refuse("distill", path, "-o", tmp_path / "run", "student.intermediate=8")
 
 
 @pytest.mark.parametrize(
@@ -377,80 +387,32 @@ def test_a_trained_student_is_pruned_and_learns_again(task: Any, finished: Path,
     ],
 )
 def test_pruning_goes_with_fewer_layers_and_another_family(
-    student: dict[str, Any], wanted: dict[str, Any], task: Any, finished: Path, cli: Cli, tmp_path: Path
+    student: dict[str, Any], wanted: dict[str, Any], go_on: Write, finished: Path, succeed: Run, tmp_path: Path
 ) -> None:
     told = {k: str(finished / v) if k == "model" else v for k, v in student.items()}
-    result = cli("distill", go_on(task, finished, tmp_path / "recipe.yaml", **told), "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    succeed("distill", go_on(**told), "-o", tmp_path / "run")
     made = read_config(tmp_path / "run" / "student")
     assert {key: made[key] for key in wanted} == wanted
 
 
-# --- IB-BERT, which no exporter writes ---
-
-
-def test_an_ib_bert_teacher_is_not_exported_to_compare_with(
-    write_recipe: Write, teachers: Any, cli: Cli, tmp_path: Path
-) -> None:
-    student = {"model": str(teachers["mobilebert"]), "layers": None}
-    path = write_recipe([TASK], "ib_bert", student, benchmark={"threads": [1]})
-    planned = cli("run", path, "-o", tmp_path / "run", "--dry-run")
-    assert planned.exit_code == 0, planned.output
-    steps = [line.split("\t")[0] for line in planned.stdout.splitlines()]
-    assert "benchmark" in steps
-    assert not [step for step in steps if step.endswith("-teacher")]
-
-
-@pytest.mark.parametrize(
-    ("student", "where"), [(None, "teacher.model"), (ONE, "student.family"), ("itself", "student.model")]
-)
-def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
-    student: Any, where: str, write_recipe: Write, teachers: Any, cli: Cli, tmp_path: Path
-) -> None:
-    own = {"model": str(teachers["ib_bert"]), "layers": None} if student == "itself" else student
-    path = write_recipe([TASK] if own else None, "ib_bert", own)
-    for command in ((), ("--dry-run",)):
-        said = cli("run", path, "-o", tmp_path / "run", *command)
-        assert said.exit_code == 2, said.output
-        assert f"{where}: no exporter writes IB-BERT" in said.stderr
-        assert "Distil a MobileBERT student" in said.stderr
-    assert not (tmp_path / "run" / "teacher").exists()
-    verb = cli("export", "-m", teachers["ib_bert"], "-o", tmp_path / "phone", "--task", "fill-mask")
-    assert verb.exit_code == 2
-    assert "--model: no exporter writes IB-BERT" in verb.stderr
-    assert not (tmp_path / "phone").exists()
-
-
 def test_a_general_student_serves_two_recipes_with_its_projection(
-    write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+    write_recipe: Write, succeed: Run, tmp_path: Path
 ) -> None:
-    general, still = {**LAYERS, "steps": 12}, {"steps": 1, "lr": 1e-9, "augmented": False}
-    run = cli(
-        "distill",
-        write_recipe([general, {**OUTPUTS, "steps": 1}], student={**NARROW, "heads": 2}),
-        "-o",
-        tmp_path / "first",
-    )
-    assert run.exit_code == 0, run.output
+    stages = [{**LAYERS, "steps": 12}, {**OUTPUTS, "steps": 1}]
+    run = succeed("distill", write_recipe(stages, student={**NARROW, "heads": 2}), "-o", tmp_path / "first")
     assert "distill/0 in the run folder is the general student: student.model of other recipes" in run.stderr
     made = tmp_path / "first" / "distill" / "0"
-    before = load_file(made / "carried.safetensors")
+    student, before = {"model": str(made), "layers": None}, load_file(made / "carried.safetensors")
     assert before
-    other = {
-        split: {
-            "path": str(
-                write_lines(tmp_path / f"{split}.jsonl", [{**r, "label": str(len(r["text"]) % 2)} for r in rows])
-            )
-        }
-        for split, rows in (("train", task_rows(60, 3)), ("eval", task_rows(20, 4)))
-    }
-    tasks: list[dict[str, Any]] = [{}, {"data": {**other, "labels": ["0", "1"]}}]
-    heads = []
-    for number, more in enumerate(tasks):
-        stages = [{**INTERMEDIATE, **still}, {**PREDICTION, "augmented": False}]
-        path, out = write_recipe(stages, student={"model": str(made), "layers": None}, **more), tmp_path / str(number)
-        run = cli("distill", path, "-o", out)
-        assert run.exit_code == 0, run.output
+    other: dict[str, Any] = {"labels": ["0", "1"]}
+    for split, rows in (("train", task_rows(60, 3)), ("eval", task_rows(20, 4))):
+        rows = [{**r, "label": str(len(r["text"]) % 2)} for r in rows]
+        other[split] = {"path": str(write_lines(tmp_path / f"{split}.jsonl", rows))}
+    still = {"steps": 1, "lr": 1e-9, "augmented": False}
+    stages = [{**INTERMEDIATE, **still}, {**PREDICTION, "augmented": False}]
+    for labels, data in ((3, {}), (2, other)):
+        out = tmp_path / str(labels)
+        run = succeed("distill", write_recipe(stages, student=student, data=data), "-o", out)
         assert "student.model: its projection from 16 to 32 numbers goes on" in run.stderr
         after = load_file(out / "distill" / "0" / "carried.safetensors")
         assert before.keys() == after.keys()
@@ -459,33 +421,72 @@ def test_a_general_student_serves_two_recipes_with_its_projection(
         trained = load_file(out / "distill" / "0" / "model.safetensors")
         for name in encoder.keys() & {n.removeprefix("bert.") for n in trained}:
             assert torch.allclose(encoder[name], trained[f"bert.{name}"], atol=1e-6), name
-        heads.append(len(read_config(out / "student")["id2label"]))
-    assert heads == [3, 2], "two tasks"
-    again = cli(
-        "distill", write_recipe([OUTPUTS], "wide", {"model": str(made), "layers": None}), "-o", tmp_path / "other"
-    )
-    assert again.exit_code == 0, again.output
+        assert len(read_config(out / "student")["id2label"]) == labels
+    again = succeed("distill", write_recipe([OUTPUTS], "wide", student), "-o", tmp_path / "other")
     assert "numbers is left out, this teacher is 160 wide" in again.stderr
 
 
-def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
-    run = cli("distill", write_recipe([TASK], "ib_bert"), "-o", tmp_path / "run")
-    assert run.exit_code == 0, run.output
+@pytest.mark.parametrize("pairs", [True, False])
+def test_pre_training_goes_on_with_a_model_that_has_the_heads(
+    pairs: bool, write_recipe: Write, teachers: dict[str, Path], succeed: Run, refuse: Run, tmp_path: Path
+) -> None:
+    plan = {"method": "pretrain", "steps": 3, "batch": 8, "lr": 1e-9, "pairs": pairs}
+    recipe = write_recipe([plan], "words", {"model": str(teachers["words"]), "layers": None}, **FILL, finetune=None)
+    succeed("distill", recipe, "-o", tmp_path / "run")
+    before, after = (load_file(f / "model.safetensors") for f in (teachers["words"], tmp_path / "run" / "student"))
+    for name in ("cls.predictions.bias", "bert.encoder.layer.0.output.dense.weight"):
+        assert torch.allclose(before[name], after[name], atol=1e-6), name
+    said = refuse("distill", recipe, "-o", tmp_path / "other", "distill.0.masking=none")
+    assert "distill.0.masking: none hides no tokens to learn from" in said
+
+
+# --- IB-BERT, which no exporter writes ---
+
+
+@pytest.mark.parametrize(
+    ("student", "where"), [(None, "teacher.model"), (ONE, "student.family"), ("itself", "student.model")]
+)
+def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
+    student: Any, where: str, write_recipe: Write, teachers: Any, refuse: Run, tmp_path: Path
+) -> None:
+    own = {"model": str(teachers["ib_bert"]), "layers": None} if student == "itself" else student
+    path = write_recipe([TASK] if own else None, "ib_bert", own)
+    for more in ((), ("--dry-run",)):
+        said = refuse("run", path, "-o", tmp_path / "run", *more)
+        assert f"{where}: no exporter writes IB-BERT" in said
+        assert "Distil a MobileBERT student" in said
+    assert not (tmp_path / "run" / "teacher").exists()
+    said = refuse("export", "-m", teachers["ib_bert"], "-o", tmp_path / "phone", "--task", "fill-mask")
+    assert "--model: no exporter writes IB-BERT" in said
+    assert not (tmp_path / "phone").exists()
+
+
+def test_an_ib_bert_teacher_is_not_exported_to_compare_with(
+    write_recipe: Write, teachers: Any, succeed: Run, tmp_path: Path
+) -> None:
+    student = {"model": str(teachers["mobilebert"]), "layers": None}
+    path = write_recipe([TASK], "ib_bert", student, benchmark={"threads": [1]})
+    planned = succeed("run", path, "-o", tmp_path / "run", "--dry-run")
+    steps = [line.split("\t")[0] for line in planned.stdout.splitlines()]
+    assert "benchmark" in steps
+    assert not [step for step in steps if step.endswith("-teacher")]
+
+
+def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, succeed: Run, tmp_path: Path) -> None:
+    succeed("distill", write_recipe([TASK], "ib_bert"), "-o", tmp_path / "run")
     student = read_config(tmp_path / "run" / "student")
     assert (student["model_type"], student["num_hidden_layers"]) == ("ib_bert", 1)
     path = write_recipe(None, "ib_bert", None, task="fill-mask", finetune={"steps": 20, "lr": 1e-2, "dropout": 0.0})
-    run = cli("finetune", path, "-o", tmp_path / "words")
-    assert run.exit_code == 0, run.output
+    succeed("finetune", path, "-o", tmp_path / "words")
     assert read_config(tmp_path / "words" / "teacher")["architectures"] == ["IbBertForMaskedLM"]
 
 
 def test_an_ib_bert_is_trained_from_plain_text_by_a_recipe_and_teaches_a_mobilebert(
-    write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+    write_recipe: Write, succeed: Run, refuse: Run, tmp_path: Path
 ) -> None:
     plan = {"method": "pretrain", "steps": 4, "batch": 8, "optimizer": "lamb", "checkpoint": 2}
     recipe = write_recipe([plan], "words", {"size": "ib-bert-mini", "layers": None}, **FILL, finetune=None)
-    run = cli("distill", recipe, "-o", tmp_path / "ib")
-    assert run.exit_code == 0, run.output
+    succeed("distill", recipe, "-o", tmp_path / "ib")
     general, student = (tmp_path / "ib" / name for name in ("distill/0", "student"))
     model = transformers.AutoModelForPreTraining.from_pretrained(general)
     assert type(model).__name__ == "IbBertForPreTraining"
@@ -494,29 +495,11 @@ def test_an_ib_bert_is_trained_from_plain_text_by_a_recipe_and_teaches_a_mobileb
     assert read_config(student)["architectures"] == ["IbBertForMaskedLM"]
     (curve,) = json.loads((student / "training.json").read_text())["curves"]
     assert set(curve["terms"]) == {"mlm", "next_sentence"}
-    refused = cli("run", recipe, "-o", tmp_path / "files")
-    assert refused.exit_code == 2
-    assert "student.size: no exporter writes IB-BERT. Fix: Distil a MobileBERT student from it" in refused.stderr
-    guessed = {**GUESSED, "steps": 12, "transfer_steps": 6}
-    recipe = write_recipe([guessed, OUTPUTS], "ib_bert", MINI)
-    run = cli("distill", recipe, "-o", tmp_path / "run", f"teacher.model={general}")
-    assert run.exit_code == 0, run.output
+    said = refuse("run", recipe, "-o", tmp_path / "files")
+    assert "student.size: no exporter writes IB-BERT. Fix: Distil a MobileBERT student from it" in said
+    recipe = write_recipe([{**GUESSED, "steps": 12, "transfer_steps": 6}, OUTPUTS], "ib_bert", MINI)
+    succeed("distill", recipe, "-o", tmp_path / "run", f"teacher.model={general}")
     assert read_config(tmp_path / "run" / "student")["num_hidden_layers"] == 6
-
-
-@pytest.mark.parametrize("pairs", [True, False])
-def test_pre_training_goes_on_with_a_model_that_has_the_heads(
-    pairs: bool, write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
-) -> None:
-    plan = {"method": "pretrain", "steps": 3, "batch": 8, "lr": 1e-9, "pairs": pairs}
-    recipe = write_recipe([plan], "words", {"model": str(teachers["words"]), "layers": None}, **FILL, finetune=None)
-    run = cli("distill", recipe, "-o", tmp_path / "run")
-    assert run.exit_code == 0, run.output
-    before, after = (load_file(f / "model.safetensors") for f in (teachers["words"], tmp_path / "run" / "student"))
-    for name in ("cls.predictions.bias", "bert.encoder.layer.0.output.dense.weight"):
-        assert torch.allclose(before[name], after[name], atol=1e-6), name
-    refused = cli("distill", recipe, "-o", tmp_path / "other", "distill.0.masking=none")
-    assert "distill.0.masking: none hides no tokens to learn from" in refused.stderr
 
 
 # --- what is refused ---
@@ -557,12 +540,10 @@ def test_what_cannot_be_is_refused_with_the_way_out(
     words: str,
     write_recipe: Write,
     teachers: Any,
-    cli: Cli,
+    refuse: Run,
     tmp_path: Path,
 ) -> None:
     told = {"model": str(teachers["other"]), "layers": None} if student == "other" else student
-    run = cli("distill", write_recipe(stages, teacher, told), "-o", tmp_path / "run", *filter(None, [edit]))
-    assert run.exit_code == 2, run.output
-    said = " ".join(run.stderr.split())
+    said = refuse("distill", write_recipe(stages, teacher, told), "-o", tmp_path / "run", *filter(None, [edit]))
     assert [w for w in words.split("|") if w not in said] == [], said
     assert not (tmp_path / "run" / "student").exists()

@@ -15,7 +15,7 @@ from support.tiny_texts import write_lines
 
 PLAN = {"method": "task", "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 20}
 MANY = ("quick", "chair", "table", "door", "room", "house")
-Cli = Callable[..., Any]
+Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -55,12 +55,11 @@ def check_files(run: Path, before: int) -> None:
 
 
 def test_a_piece_that_no_training_row_has_is_in_no_file(
-    finished: Path, write_recipe: Callable[..., Path], cli: Cli, tmp_path: Path
+    finished: Path, write_recipe: Callable[..., Path], succeed: Run, refuse: Run, tmp_path: Path
 ) -> None:
     # a static scheme: its calibration reads training rows with the student's own ids
     path = write_recipe(("slow",), {"resplit": 0.25}, quantize={"files": ["a8w8"]})
-    result = cli("run", path, "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    result = succeed("run", path, "-o", tmp_path / "run")
     before = size(finished / "teacher")
     assert f"{before - 1} of {before} pieces are kept" in result.stderr
     assert "held-out rows" in result.stderr
@@ -68,49 +67,40 @@ def test_a_piece_that_no_training_row_has_is_in_no_file(
     assert size(tmp_path / "run" / "distill" / "0") == before, "between stages the whole vocabulary is there"
     notes = json.loads((tmp_path / "run" / "student" / "training.json").read_text())["notes"]
     assert any(f"vocabulary: {before - 1} of {before} pieces are kept" in note for note in notes)
-    again = cli("distill", path, "-o", tmp_path / "run", "student.vocabulary.max_changed=0.39")
-    assert again.exit_code == 0, again.output
-    other = cli("distill", path, "-o", tmp_path / "run", "student.vocabulary.at_least=2")
-    assert other.exit_code == 2, "another rule is another student"
+    succeed("distill", path, "-o", tmp_path / "run", "student.vocabulary.max_changed=0.39")
+    # another rule is another student
+    refuse("distill", path, "-o", tmp_path / "run", "student.vocabulary.at_least=2")
 
 
 def test_training_rows_that_do_not_cover_the_field_are_refused_before_the_teacher_is_trained(
-    finished: Path, write_recipe: Callable[..., Path], cli: Cli, tmp_path: Path
+    finished: Path, write_recipe: Callable[..., Path], succeed: Run, refuse: Run, tmp_path: Path
 ) -> None:
     path = write_recipe(MANY, {}, signals=1, steps=2)
-    result = cli("run", path, "-o", tmp_path / "run")
-    assert result.exit_code == 3, result.output
-    limits = ("max_unseen", "max_changed", "max_growth")
-    assert all(f"student.vocabulary.{key}:" in result.stderr for key in limits)
-    assert "do not cover the texts that the student will read" in result.stderr
+    said, limits = refuse("run", path, "-o", tmp_path / "run", code=3), ("max_unseen", "max_changed", "max_growth")
+    assert all(f"student.vocabulary.{key}:" in said for key in limits)
+    assert "do not cover the texts that the student will read" in said
     assert not (tmp_path / "run" / "teacher").exists()
-    allowed = cli("distill", path, "-o", tmp_path / "run", *(f"student.vocabulary.{key}=0.9" for key in limits))
-    assert allowed.exit_code == 0, allowed.output
+    succeed("distill", path, "-o", tmp_path / "run", *(f"student.vocabulary.{key}=0.9" for key in limits))
     assert size(tmp_path / "run" / "student") == size(finished / "teacher") - len(MANY)
 
 
 def test_nothing_to_remove_and_a_tokenizer_of_another_kind_are_refused_before_training(
-    finished: Path, write_recipe: Callable[..., Path], cli: Cli, tmp_path: Path
+    finished: Path, write_recipe: Callable[..., Path], refuse: Run, tmp_path: Path
 ) -> None:
-    result = cli("distill", write_recipe((), {}), "-o", tmp_path / "run")
-    assert result.exit_code == 2
-    assert "pieces would stay" in result.stderr
+    assert "pieces would stay" in refuse("distill", write_recipe((), {}), "-o", tmp_path / "run")
     teacher = shutil.copytree(finished / "teacher", tmp_path / "teacher")
     content = json.loads((teacher / "tokenizer.json").read_text())
     model = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
     (teacher / "tokenizer.json").write_text(json.dumps({**content, "model": model}))
-    result = cli("run", write_recipe(("slow",), {}), "-o", tmp_path / "other", f"teacher.model={teacher}")
-    assert result.exit_code == 2
-    assert "type 'WordLevel'; pieces can be removed from: WordPiece, BPE, Unigram" in result.stderr
+    said = refuse("run", write_recipe(("slow",), {}), "-o", tmp_path / "other", f"teacher.model={teacher}")
+    assert "type 'WordLevel'; pieces can be removed from: WordPiece, BPE, Unigram" in said
 
 
 @pytest.mark.slow
 def test_every_format_and_scheme_has_the_pruned_table(
-    task: Any, finished: Path, write_recipe: Callable[..., Path], cli: Cli, tmp_path: Path
+    task: Any, finished: Path, write_recipe: Callable[..., Path], succeed: Run, tmp_path: Path
 ) -> None:
     export, files = {"formats": ["onnx", "tflite", "coreml"]}, {"files": ["int8", "small", "a8w8"]}
-    result = cli("run", write_recipe(("slow",), {}, export=export, quantize=files), "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    verified = cli("verify", "-m", tmp_path / "run" / "phone", "--data", task.folder / "eval.jsonl")
-    assert verified.exit_code == 0, verified.output
+    succeed("run", write_recipe(("slow",), {}, export=export, quantize=files), "-o", tmp_path / "run")
+    succeed("verify", "-m", tmp_path / "run" / "phone", "--data", task.folder / "eval.jsonl")
     check_files(tmp_path / "run", size(finished / "teacher"))

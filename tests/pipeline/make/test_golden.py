@@ -157,9 +157,7 @@ def test_rows_of_each_length_are_chosen_from_the_shortest_to_the_longest() -> No
     assert [(group[0], group[-1]) for group in groups] == [(3, 8), (9, 16), (17, 62)]
     assert choose_spread_rows({4: 9}, (8, 16)) == [4]
     assert choose_spread_rows({}, (8,)) == []
-
-
-def test_a_long_graph_reruns_one_row_as_long_as_it() -> None:
+    # a long graph runs one row, as long as it
     tokens = {i: 3 + i for i in range(500)}
     chosen = [tokens[i] for i in choose_spread_rows(tokens, (32, 128, 512))]
     assert [sum(low < n <= high for n in chosen) for low, high in ((0, 32), (32, 128), (128, 512))] == [3, 3, 1]
@@ -278,16 +276,12 @@ def words_lost(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def test_words_that_no_sentence_has_are_missed(made: Callable[[TaskName], Made]) -> None:
     case = made(TaskName.TEXT_CLASSIFICATION)
-    sentences = [r for r in case.rows if not r.drawn and r.input in known_texts()]
+    sentences = [r for r in case.rows if not r.drawn and r.input in {*SENTENCES, *sample_pairs()[:4]}]
     read = {int(i) for e in case.subject.tokenizer.encode([r.input for r in sentences]) for i in e.ids}
     assert not read & set(UNREAD)
     subject = replace(case.subject, predictor=Broken(case.right, words_lost))
     assert all(g.passed for g in check_golden_rows(subject, sentences))
     assert not gates(case, before=words_lost)["reference"].passed
-
-
-def known_texts() -> set[Any]:
-    return {*SENTENCES, *sample_pairs()[:4]}
 
 
 def one_nan(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -368,25 +362,20 @@ def test_what_is_wrong_at_the_longest_input_alone_is_found(
         assert {g.name for g in found if not g.passed} - {"golden"} == failing
 
 
-def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
-    case = made(QUESTIONS)
+class Exchanged(Broken):
+    """Gives the logits of the start as those of the end."""
 
-    class Exchanged(Broken):
-        def run(self, inputs: Inputs) -> Arrays:
-            out = self.right.run(inputs)
-            return {"start_logits": out["end_logits"], "end_logits": out["start_logits"]}
-
-    found = {g.name: g for g in check_golden_rows(replace(case.subject, predictor=Exchanged(case.right)), case.rows)}
-    assert not found["golden"].passed
-    assert not found["reference"].passed
+    def run(self, inputs: Inputs) -> Arrays:
+        out = self.right.run(inputs)
+        return {"start_logits": out["end_logits"], "end_logits": out["start_logits"]}
 
 
-def test_renamed_tags_are_seen(made: Callable[[TaskName], Made]) -> None:
-    case = made(TOKENS)
-    renamed = replace(case.subject, labels=["O", "I-per", "B-per"])
-    found = {g.name: g for g in check_golden_rows(renamed, case.rows)}
-    assert not found["labels"].passed
-    assert "label order changed?" in found["labels"].detail
+def test_exchanged_outputs_and_renamed_tags_are_seen(made: Callable[[TaskName], Made]) -> None:
+    spans, tags = made(QUESTIONS), made(TOKENS)
+    exchanged = check_golden_rows(replace(spans.subject, predictor=Exchanged(spans.right)), spans.rows)
+    assert {"golden", "reference"} <= {g.name for g in exchanged if not g.passed}
+    renamed = check_golden_rows(replace(tags.subject, labels=["O", "I-per", "B-per"]), tags.rows)
+    assert ["label order changed?" in g.detail for g in renamed if not g.passed] == [True]
 
 
 def test_a_file_that_answers_nan_gets_no_golden_rows(

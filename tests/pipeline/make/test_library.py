@@ -237,7 +237,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_a_broken_folder_fails(exported: Callable[[str], Path], cli: Cli, tmp_path: Path, case: str) -> None:
     kind, damage, gate = BROKEN[case]
     folder = Path(shutil.copytree(exported(kind), tmp_path / "phone"))
-    assert failed_gates(cli, folder) == set()
     damage(folder)
     assert gate in failed_gates(cli, folder)
 
@@ -339,9 +338,7 @@ def test_a_folder_of_before_opens_and_says_that_it_was_not_compared(
 @pytest.mark.parametrize("kind", ["classifier", "encoder", "reranker", "xlnet", "tagger", "fill-mask", "answers"])
 def test_every_task_is_compared_on_plain_and_odd_texts(exported: Callable[[str], Path], kind: str) -> None:
     found = read_library(exported(kind))
-    assert found is not None
-    assert not found.missing
-    assert len(found.rows) >= 9
+    assert found is not None and not found.missing
     assert sum(bool(row.values) for row in found.rows) >= 9
     assert len({tuple(row.ids) for row in found.rows}) > 7
 

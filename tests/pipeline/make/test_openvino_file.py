@@ -111,6 +111,13 @@ def test_ranges_are_measured_on_training_rows_alone(task: Any, finished_openvino
     assert not tokenized & {tuple(r["input_ids"][0]) for r in used}
 
 
+def test_other_training_rows_make_another_file(finished_openvino: Path, task: Any) -> None:
+    for more, again in (([], False), (["data.holdout=100"], True)):
+        run = Run(load_recipe(task.recipe, [WITH_IT, *more]), finished_openvino)
+        plan = RunFolder(finished_openvino, Permission(overwrite=True)).plan(run.steps())
+        assert ("onnx-a8w8" in plan.anew) is again
+
+
 def test_a_file_that_openvino_computes_otherwise_is_refused_at_load(phone: Path) -> None:
     model = onnx.load(phone / FILE)
     quantizers = {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
@@ -122,22 +129,6 @@ def test_a_file_that_openvino_computes_otherwise_is_refused_at_load(phone: Path)
     relist(phone, FILE)
     with pytest.raises(GateError, match=rf"{FILE}: openvino [\d.]+ computes this file wrongly"):
         pocketbert.load(phone, file=FILE)
-
-
-def test_it_needs_training_texts_and_onnx(task: Any, tmp_path: Path, cli: Cli) -> None:
-    for change, said in (
-        ("export.formats=[tflite]", "'a8w8' for openvino is a file of onnx; add onnx to export.formats"),
-        ("data.train=null", "'a8w8' for openvino measures ranges on training texts; name them in data.train"),
-    ):
-        result = cli("run", task.recipe, change, WITH_IT, "-o", tmp_path / "x")
-        assert result.exit_code == 2
-        assert said in result.output
-    result = cli(
-        "export", "-m", task.folder / "teacher", "-o", tmp_path / "y", "--scheme", "int8,a8w8", "--runtime", "openvino"
-    )
-    assert result.exit_code == 2
-    assert "'a8w8' for openvino measures ranges on training texts; name them in --calibrate." in result.output
-    assert not list(tmp_path.iterdir())
 
 
 def test_where_openvino_is_missing_the_rest_of_the_folder_works(
@@ -160,18 +151,6 @@ def test_quantizing_such_a_folder_anew_leaves_the_file_out(phone: Path, tmp_path
     assert result.exit_code == 0, result.output
     assert FILE not in records(tmp_path / "again")
     assert INT8 in records(tmp_path / "again")
-
-
-def test_other_training_rows_make_another_file(finished_openvino: Path, task: Any) -> None:
-    recipe = load_recipe(task.recipe, [WITH_IT])
-
-    def outdated(recipe: Any) -> set[str]:
-        allowed = Permission(overwrite=True)
-        return set(RunFolder(finished_openvino, allowed).plan(Run(recipe, finished_openvino).steps()).anew)
-
-    assert "onnx-a8w8" not in outdated(recipe)
-    shorter = load_recipe(task.recipe, [WITH_IT, "data.holdout=100"])
-    assert "onnx-a8w8" in outdated(shorter)
 
 
 def test_a_refusal_by_openvino_leaves_fastest_with_the_others(phone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.parity import Parity
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.phone.card_figures import (
     CardFigures,
@@ -51,23 +50,6 @@ def test_the_first_look_is_one_thread_real_text_and_the_middle_length() -> None:
     few = render_figures(ARTEFACTS, CardFigures(latency=MANY[-2:]))
     assert "<details>" not in few
     assert few.count("| 128 |") == 2
-
-
-def test_parity_is_one_sentence() -> None:
-    one = Parity(
-        subject="onnx/model.onnx",
-        reference="transformers",
-        worst=1.4e-6,
-        mask_effect=2.0,
-        bound=1e-4,
-        spread=1.0,
-        shapes=[(1, 7), (2, 9)],
-        passed=True,
-    )
-    other = one.model_copy(update={"subject": "tflite/model_int8.tflite", "shapes": [(1, 7)]})
-    text = render_figures(ARTEFACTS, CardFigures(parity=[one, other]))
-    assert text.count("Largest difference from the original model") == 1
-    assert "`onnx/model.onnx` 1e-06 (allowed 1e-04), `tflite/model_int8.tflite` 1e-06 (allowed 1e-04); up to 2 " in text
 
 
 def test_figures_are_replaced_and_an_edited_card_stays() -> None:
@@ -129,10 +111,3 @@ def test_latencies_name_the_files_by_their_digest(tmp_path: Path, monkeypatch: p
     ]
     assert figures.medians == {"local": {int8.path: 1.0}}, "of files of the folder"
     assert figures.condition.startswith("Provenance measured, batch 1, onnxruntime 1 on a machine; ")
-
-
-@pytest.mark.parametrize("score", ["accuracy 87.00 on eval (fp32, torch)", ""])
-def test_the_teachers_score_is_in_the_list(score: str, tmp_path: Path) -> None:
-    lineage = {"teacher score": score} if score else {}
-    figures = measured_figures(tmp_path, ARTEFACTS.model_copy(update={"lineage": lineage}))
-    assert figures.teacher_score == (f"Teacher: {score}." if score else "")

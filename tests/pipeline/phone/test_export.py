@@ -33,7 +33,6 @@ from pocketbert.pipeline.direct import quantizing
 from pocketbert.pipeline.gates.stored import UNDIVIDED_NOTE, PreparedModels, compare_constants
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.pipeline.make import model_files as exporting
-from pocketbert.pipeline.make.model_files import outlier_notes
 from pocketbert.pipeline.phone.recording import read_facts
 from pocketbert.pipeline.reference import project_text_batches
 from support.classifiers import expected
@@ -117,19 +116,21 @@ def test_the_same_command_again_does_nothing_and_other_settings_need_overwrite(
     again = cli(*export)
     assert again.exit_code == 0, again.output
     assert f"{folder}: finished before with the same model and settings, skipped" in again.stderr
-    for more in (["--scheme", "int8"], ["--max-length", "32"], ["--format", "tflite"]):
+    for more in (["--scheme", "int8"], ["--max-length", "32"]):
         result = cli(*export, *more)
         assert result.exit_code == 2
-        assert (
-            f"{folder}: holds files of another model, of other options or of another version; nothing was written."
-            in result.stderr
-        )
+        assert f"{folder}: holds files of another model, of other options or of another version;" in result.stderr
     assert tree(folder) == before
-    replaced = cli(*export, "--max-length", "4", "--overwrite")
-    assert replaced.exit_code == 0, replaced.output
+
+
+def test_a_replaced_folder_whose_texts_all_fill_the_length_passes(
+    model: Callable[..., Path], fp32_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(fp32_folder, tmp_path / "phone"))
+    api.export(str(model("bert")), folder, replace(FP32, max_length=4), overwrite=True)
     assert read_artefacts(folder).processing.max_length == 4
     assert pocketbert.load(folder).predict("please the song")[0].truncated
-    assert api.verify(folder).status == "passed", "though every text fills the length"
+    assert api.verify(folder).status == "passed"
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -350,16 +351,6 @@ def test_card_report_and_progress_tell_of_outlier_channels(large: Path, cli: Cli
     assert f"{name} (1 of " in card
     assert any(name in note for note in json.loads((phone / "report.json").read_text())["notes"])
     assert api.verify(phone).status == "passed"
-
-
-def test_a_long_list_of_outlier_channels_is_cut(tmp_path: Path) -> None:
-    found = [{"name": f"norm{i}", "channels": 2, "of": 384, "ratio": 33.3} for i in range(8)]
-    (tmp_path / "outliers.json").write_text(json.dumps(found))
-    [note] = outlier_notes([tmp_path, tmp_path / "of an earlier version"])
-    assert "norm5 (2 of 384, up to 33 times the median channel) and 2 more tensors." in note
-    assert "norm6" not in note
-    (tmp_path / "outliers.json").write_text("[]")
-    assert outlier_notes([tmp_path]) == []
 
 
 def test_the_stored_gate_takes_the_right_factors_or_none(

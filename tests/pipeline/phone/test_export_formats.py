@@ -71,24 +71,17 @@ def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
     assert read_artefacts(output).absent == {"tflite/mediapipe.tflite": reason}
     assert reason in (output / "README.md").read_text()
     models = records_of(output)
-    assert {p: bool(r.get("default")) for p, r in models.items()} == {
-        "tflite/model.tflite": False,
-        "tflite/model_int8.tflite": True,
-    }
+    assert [*models] == ["tflite/model.tflite", "tflite/model_int8.tflite"]
     for record in models.values():
         assert record["signature"]["lengths"] == [24]  # 32, 64 and 128 are longer than the model is asked to be
         inputs = [(t["name"], t["dtype"]) for t in record["signature"]["inputs"]]
         assert inputs == [("input_ids", "int32"), ("attention_mask", "int32")]
         assert record["seen_right"][0]["engine"] == "litert"
-    assert not (output / "onnx").exists()
-    parity = json.loads((output / "parity.json").read_text())
-    assert [p["subject"] for p in parity] == ["prepared module", "tflite/model.tflite"]
     run("verify", "-m", output)
     assert_probabilities(pocketbert.load(output, scheme="fp32"), source, 1e-4)
     opened = pocketbert.load(output)
     assert opened.record.path == "tflite/model_int8.tflite"
     assert_probabilities(opened, source, 0.2)
-    assert opened.predict("please the song " * 20)[0].truncated
 
 
 def test_other_schemes_and_an_old_runtime(run: Cli, model: Callable[..., Path], tmp_path: Path) -> None:
@@ -163,7 +156,6 @@ def test_core_ml_alone_and_its_small_package_afterwards(run: Cli, model: Callabl
     opened = pocketbert.load(small)
     assert opened.record.path == W8
     assert_probabilities(opened, source, 0.1)
-    assert opened.predict("please the song " * 20)[0].truncated
 
 
 @pytest.mark.parametrize(
@@ -201,27 +193,16 @@ def test_flags_of_core_ml_reach_the_package(
     assert_probabilities(pocketbert.load(output), source, 1e-4 if "fp32" in name else 5e-3)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"ios": "17", "shapes": "enumerated"}, "needs ios 18, this is ios 17; possible here: ranged, fixed"),
-        ({"precision": "int8"}, "precision"),
-        ({"layout": "wide"}, "layout"),
-    ],
-    ids=str,
-)
 def test_a_package_that_no_ios_opens_is_refused_before_anything_is_made(
-    flags: dict[str, str], said: str, cli: Cli, task: Any, model: Callable[..., Path], tmp_path: Path
+    cli: Cli, task: Any, model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    options = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    overrides = [f"export.coreml={{{', '.join(f'{k}: {v}' for k, v in flags.items())}}}"]
     for command in (
-        ["export", "-m", model("bert"), "--format", "coreml", *options],
-        ["run", task.recipe, "export.formats=[coreml]", *overrides],
+        ["export", "-m", model("bert"), "--format", "coreml", "--ios", "17", "--shapes", "enumerated"],
+        ["run", task.recipe, "export.formats=[coreml]", "export.coreml={ios: 17, shapes: enumerated}"],
     ):
         result = cli(*command, "-o", tmp_path / "out")
         assert result.exit_code == 2, result.output
-        assert said in result.stderr
+        assert "needs ios 18, this is ios 17; possible here: ranged, fixed" in result.stderr
         assert [p.name for p in tmp_path.iterdir() if p.name != "pocketbert-cache"] == []
 
 
@@ -266,9 +247,6 @@ def test_the_card_says_what_was_not_measured(finished_coreml: Path) -> None:
     [swift] = [s for s in card.split("```swift\n")[1:] if "import CoreML" in s]
     assert 'forResource: "Model_w8"' in swift
     assert "[16, 32, 40].first" in swift
-    for name in ("input_ids", "attention_mask", "token_type_ids"):
-        assert f'"{name}": try array(' in swift
-    assert 'featureValue(for: "classLabel")' in swift
 
 
 def test_every_way_to_open_a_package_gives_the_labels_of_onnx(run: Cli, finished_coreml: Path) -> None:
@@ -277,9 +255,7 @@ def test_every_way_to_open_a_package_gives_the_labels_of_onnx(run: Cli, finished
     assert len({a.label for a in want}) > 1
     for arguments, path in (
         ({}, W8),
-        ({"format": "coreml"}, W8),
         ({"format": "coreml", "scheme": "int8"}, W8),
-        ({"format": "coreml", "scheme": "fp16"}, FP16),
         ({"file": FP16}, FP16),
     ):
         opened = pocketbert.load(phone, **arguments)

@@ -279,13 +279,6 @@ def test_damage_to_the_packed_folder_is_found_and_repaired_when_asked(
     assert "finished before with the same files" in pack(folder, packed, platform="web").stderr
 
 
-def test_the_web_folder_has_fp32_where_there_is_no_int8_file(folder: Path, tmp_path: Path) -> None:
-    relist(folder, [r for r in read_artefacts(folder).files if "int8" not in r.path and "quantized" not in r.path])
-    packed = api.pack(folder, tmp_path / "web", platform="web")
-    assert [r.path for r in read_artefacts(packed).models()] == ["onnx/model.onnx"]
-    assert api.verify(packed).failures == []
-
-
 def test_ios_gets_the_package_of_the_default_file_s_scheme_and_the_sources(
     finished_coreml: Path, tmp_path: Path
 ) -> None:
@@ -311,7 +304,7 @@ def choose(platform: str, folder: Path, files: Sequence[Any]) -> list[str]:
     return [r.path for r in PLATFORMS[platform].choose(folder, artefacts).models]
 
 
-def test_the_scheme_of_the_default_file_decides_on_android(folder: Path) -> None:
+def test_android_gets_the_scheme_of_the_default_file_and_the_web_what_transformers_js_can_name(folder: Path) -> None:
     artefacts = read_artefacts(folder)
     models = artefacts.models()
     none = [r for r in artefacts.files if r not in models and r not in artefacts.aliases()]
@@ -322,15 +315,10 @@ def test_the_scheme_of_the_default_file_decides_on_android(folder: Path) -> None
     only_w8 = [r.model_copy(update={"scheme": Scheme.W8}) for r in models if r.default]
     assert choose("android", folder, [*none, *only_w8]) == ["tflite/model_int8.tflite"]
 
-
-def test_the_web_takes_no_file_that_transformers_js_cannot_name(folder: Path) -> None:
-    made = read_artefacts(folder)
-    first = next(r for r in made.models() if r.format is Format.ONNX)
-    other = first.model_copy(update={"path": "onnx/model_w4.onnx", "scheme": Scheme.W4})
-    others = [r for r in made.files if r not in made.models()]
-    assert choose("web", folder, [first, other, *others]) == ["onnx/model.onnx"]
+    w4 = onnx[0].model_copy(update={"path": "onnx/model_w4.onnx", "scheme": Scheme.W4})
+    assert choose("web", folder, [*none, onnx[0], w4]) == ["onnx/model.onnx"]
     with pytest.raises(InputError, match="no ONNX file in fp32 or int8"):
-        choose("web", folder, [other, *others])
+        choose("web", folder, [*none, w4])
 
 
 def only(*formats: Format) -> Artefacts:

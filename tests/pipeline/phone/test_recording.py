@@ -32,12 +32,13 @@ def test_scores_of_a_verification_in_an_edited_card(phone: Path, new_rows: Path,
     card = phone / "README.md"
     card.write_text(card.read_text().replace("# tiny", "# tiny\n\nAsk Ada before you use it.", 1))
     before = tree(phone)
-    result = api.verify(phone, new_rows, max_drop=0.1)
     recorded = ("verify", "-m", phone, "--data", new_rows, "--max-drop", "0.1", "--record")
     told = cli(*recorded)
     assert told.exit_code == 0, told.stderr
     assert "recorded in" in told.stderr
     artefacts, after = read_artefacts(phone), tree(phone)
+    result = api.verify(phone, new_rows, max_drop=0.1)
+    assert result.status is Status.PASSED
     for record in artefacts.models():
         assert record.scores["test.jsonl"] == result.scores[record.path]["test.jsonl"]
         assert record.scores["eval"].rows == 150, "the run's own score stays"
@@ -48,7 +49,6 @@ def test_scores_of_a_verification_in_an_edited_card(phone: Path, new_rows: Path,
     assert shown in card.read_text()
     assert "Ask Ada before you use it." in card.read_text()
     assert re.search(rf"test\.jsonl.{{0,200}}{shown}", (phone / "report.html").read_text(), re.S)
-    assert api.verify(phone).status is Status.PASSED
     cli(*recorded)
     assert tree(phone) == after, "recording twice changes nothing more"
 
@@ -57,6 +57,7 @@ def test_latencies_of_a_benchmark(phone: Path) -> None:
     result = api.benchmark([phone], QUICK, record=True)
     kept = BenchmarkResult.read(phone / "benchmark.json")
     assert [v.sha256 for v in kept.variants] == [v.sha256 for v in result.variants]
+    assert [told.variants for told in kept.post_processing] == [[v.name for v in result.variants]]
     # no path of this machine
     assert {str(v.path) for v in kept.variants} == {"onnx/model.onnx", "onnx/model_int8.onnx"}
     assert list_integrity_problems(phone, read_artefacts(phone)) == []

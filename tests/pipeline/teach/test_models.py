@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 
+from pocketbert import TeachReport
 from pocketbert.api import TeachOptions, teach
 from pocketbert.core.data.columns import guess_columns
 from pocketbert.core.data.reading import read_labelled_examples
@@ -59,15 +60,25 @@ def data(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "rows.jsonl", task_rows(ROWS, 1))
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+Ask = Callable[..., Any]
 
 
-def direct(folder: Path, text: str) -> Any:
-    """The outputs of a classifier for one text, as transformers gives them."""
+@pytest.fixture
+def ask(tmp_path: Path, data: Path) -> Ask:
+    """`ask(*models, to="out", **options)`: let models answer the rows of `data`; returns the report and the rows."""
+
+    def run(*models: Path, to: str = "out", **options: Any) -> tuple[TeachReport, list[dict[str, Any]]]:
+        report = teach([*map(str, models)], data, tmp_path / f"{to}.jsonl", TeachOptions(**options))
+        return report, [json.loads(line) for line in report.output.read_text("utf-8").splitlines()]
+
+    return run
+
+
+def direct(folder: Path, *texts: str) -> Any:
+    """The outputs of a classifier for one text or pair, as transformers gives them."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    inputs = tokenizer(text, return_tensors="pt")
+    inputs = tokenizer(*texts, return_tensors="pt")
     with torch.inference_mode():
         return model(**{k: v for k, v in inputs.items() if k in ("input_ids", "attention_mask")}).logits[0].double()
 
@@ -75,33 +86,28 @@ def direct(folder: Path, text: str) -> Any:
 @pytest.mark.parametrize(
     ("heads", "said"),
     [
-        (None, ""),
         (5, "pocketbert_heads is 5, which does not fit the labels"),
         (["a", 1], "pocketbert_heads is ['a', 1], which does not fit the labels"),
         ({"mood": "regression", "size": "regression"}, "does not fit the labels"),
     ],
 )
 def test_heads_in_a_config_are_checked_before_a_model_is_opened(
-    tmp_path: Path, data: Path, heads: Any, said: str
+    heads: Any, said: str, ask: Ask, tmp_path: Path
 ) -> None:
     folder = build(tmp_path / "m", "bert", LABELS)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "pocketbert_heads": heads}))
-    if said:
-        with pytest.raises(InputError) as caught:
-            teach([str(folder)], data, tmp_path / "out.jsonl")
-        assert said in str(caught.value)
-    else:
-        assert teach([str(folder)], data, tmp_path / "out.jsonl").labelled == ROWS
+    with pytest.raises(InputError) as caught:
+        ask(folder)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "decoder"])
-def test_a_classifier_of_any_family_answers_as_transformers_does(tmp_path: Path, data: Path, family: str) -> None:
+def test_a_classifier_of_any_family_answers_as_transformers_does(family: str, ask: Ask, tmp_path: Path) -> None:
     folder = build_decoder(tmp_path / "m") if family == "decoder" else build(tmp_path / "m", family, LABELS)
-    report = teach([str(folder)], data, tmp_path / "out.jsonl")
-    rows = read(report.output)
+    report, rows = ask(folder)
     assert (report.rows, report.names, report.labelled) == (ROWS, LABELS, ROWS)
-    assert [row["text"] for row in rows] == [row["text"] for row in read(data)]
+    assert [row["text"] for row in rows] == [row["text"] for row in task_rows(ROWS, 1)]
     p = direct(folder, rows[3]["text"]).softmax(-1).tolist()
     assert [rows[3]["teacher"][name] for name in LABELS] == pytest.approx(p, abs=1e-6)
     likely = [max(row["teacher"], key=row["teacher"].get) for row in rows]
@@ -109,21 +115,19 @@ def test_a_classifier_of_any_family_answers_as_transformers_does(tmp_path: Path,
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_teachers_are_averaged_by_name_with_weights(tmp_path: Path, data: Path) -> None:
+def test_teachers_are_averaged_by_name_with_weights(ask: Ask, tmp_path: Path) -> None:
     one = build(tmp_path / "a", "bert", LABELS)
     other = build(tmp_path / "b", "roberta", LABELS[::-1], seed=3)
-    options = TeachOptions(weights=(3, 1), column="mean")
-    report = teach([str(one), str(other)], data, tmp_path / "out.jsonl", options)
-    row = read(report.output)[0]
+    report, (row, *_) = ask(one, other, weights=(3, 1), column="mean")
     p, q = (direct(folder, row["text"]).softmax(-1) for folder in (one, other))
     assert [row["mean"][n] for n in LABELS] == pytest.approx((0.75 * p + 0.25 * q.flip(0)).tolist(), abs=1e-6)
     assert report.agreement is not None
     assert 0 <= report.agreement <= 1
-    again = teach([str(one), str(one)], data, tmp_path / "same.jsonl")
+    again, _ = ask(one, one, to="same")
     assert again.agreement == 1
     assert "the teachers agree on 100.0%" in again.lines()
     with pytest.raises(InputError, match="has other labels than"):
-        teach([str(one), str(build(tmp_path / "c", "bert", ("x", "y", "z")))], data, tmp_path / "no.jsonl")
+        ask(one, build(tmp_path / "c", "bert", ("x", "y", "z")), to="no")
 
 
 class FixedTeacher:
@@ -152,52 +156,52 @@ def test_only_tags_are_compared_word_by_word(
     assert report.agreement == agreement
 
 
-FORMS: list[tuple[str, str, tuple[str, ...], str | None, LabelKind]] = [
-    ("several labels", "AutoModelForSequenceClassification", LABELS, "multi-label", LabelKind.NAMES),
-    ("a score", "AutoModelForSequenceClassification", ("x",), None, LabelKind.SCORE),
-    ("tags", "AutoModelForTokenClassification", ("O", "B-X", "I-X"), None, LabelKind.SPANS),
-    ("vectors", "AutoModel", (), "feature-extraction", LabelKind.SCORE_OR_NONE),
-]
-
-
-@pytest.mark.parametrize(("auto_class", "labels", "task", "kind"), [f[1:] for f in FORMS], ids=[f[0] for f in FORMS])
+@pytest.mark.parametrize(
+    ("auto_class", "labels", "task", "kind"),
+    [
+        ("AutoModelForSequenceClassification", LABELS, "multi-label", LabelKind.NAMES),
+        ("AutoModelForSequenceClassification", ("x",), None, LabelKind.SCORE),
+        ("AutoModelForTokenClassification", ("O", "B-X", "I-X"), None, LabelKind.SPANS),
+        ("AutoModel", (), "feature-extraction", LabelKind.SCORE_OR_NONE),
+    ],
+    ids=["several labels", "a score", "tags", "vectors"],
+)
 def test_what_a_teacher_writes_is_read_as_the_answers_of_a_column(
-    tmp_path: Path, data: Path, auto_class: str, labels: tuple[str, ...], task: str | None, kind: LabelKind
+    auto_class: str, labels: tuple[str, ...], task: str | None, kind: LabelKind, ask: Ask, tmp_path: Path
 ) -> None:
     folder = build(tmp_path / "m", "roberta", labels, auto_class, num_labels=max(len(labels), 1))
-    report = teach([str(folder)], data, tmp_path / "out.jsonl", TeachOptions(task=task))
+    report, rows = ask(folder, task=task)
     source = DataSource.model_validate({"path": str(report.output), "teacher": "teacher", "label": "none"})
     examples, unlabelled = read_labelled_examples(source, kind=kind)
     assert (len(examples), unlabelled) == (ROWS, [])
     assert all(example.answer is not None for example in examples)
     if kind is LabelKind.NAMES:
         p = direct(folder, examples[0].text).sigmoid().tolist()
-        assert read(report.output)[0]["teacher"] == pytest.approx(dict(zip(labels, p, strict=True)), abs=1e-6)
+        assert rows[0]["teacher"] == pytest.approx(dict(zip(labels, p, strict=True)), abs=1e-6)
     if kind is LabelKind.SPANS:
-        assert examples[0].answer is not None
         assert examples[0].answer.places is not None
         assert len(examples[0].answer.places) == len(examples[0].text.split())
 
 
-def test_vectors_of_several_encoders_average_their_cosines(tmp_path: Path, data: Path) -> None:
+def test_vectors_of_several_encoders_average_their_cosines(ask: Ask, tmp_path: Path) -> None:
     folders = [build(tmp_path / name, "bert", (), "AutoModel", seed=seed) for name, seed in (("a", 1), ("b", 2))]
     for folder in folders:
         write_modules(folder, DEFAULT_POOLING, 32, 64)
-    vectors = []
-    for asked, name in (([folders[0]], "one"), ([folders[1]], "two"), (folders, "both")):
-        path = teach([str(folder) for folder in asked], data, tmp_path / f"{name}.jsonl").output
-        vectors.append(np.array([row["teacher"] for row in read(path)]))
-    one, two, both = (v @ v.T for v in vectors)
+    cosines = []
+    for asked, name in ((folders[:1], "one"), (folders[1:], "two"), (folders, "both")):
+        vectors = np.array([row["teacher"] for row in ask(*asked, to=name)[1]])
+        cosines.append(vectors @ vectors.T)
+    one, two, both = cosines
     np.testing.assert_allclose(both, (one + two) / 2, atol=1e-4)
 
 
 def test_spans_of_answers_are_places_of_the_context(tmp_path: Path) -> None:
     folder = build(tmp_path / "m", "bert", (), "AutoModelForQuestionAnswering")
     contexts = [" ".join(row["text"] for row in task_rows(n, n)) for n in (1, 2, 9)]
-    rows = [{"question": "which one", "context": context, "answers": ["song"]} for context in contexts]
-    path = write_lines(tmp_path / "qa.jsonl", [{**row, "answers": [row["context"].split()[0]]} for row in rows])
+    rows = [{"question": "which one", "context": c, "answers": [c.split()[0]]} for c in contexts]
+    path = write_lines(tmp_path / "qa.jsonl", rows)
     report = teach([str(folder)], path, tmp_path / "out.jsonl", TeachOptions(max_length=40))
-    for row in read(report.output):
+    for row in map(json.loads, report.output.read_text().splitlines()):
         cell = row["teacher"]
         for i, key in enumerate(("start", "end")):
             total = sum(p for _, p in cell[key]) + cell["null"][i]
@@ -209,34 +213,25 @@ def test_spans_of_answers_are_places_of_the_context(tmp_path: Path) -> None:
 NLI = ("contradiction", "neutral", "entailment")
 
 
-def test_zero_shot_takes_entailment_over_contradiction(tmp_path: Path, data: Path) -> None:
+def test_zero_shot_takes_entailment_over_contradiction(ask: Ask, tmp_path: Path) -> None:
     folder = build(tmp_path / "nli", "roberta", NLI)
     labels = {"lamp": "a light", "music": "a song", "timer": "the time"}
-    options = TeachOptions(labels=labels, template="It is about {}.")
-    report = teach([str(folder)], data, tmp_path / "out.jsonl", options)
-    row = read(report.output)[2]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    scores = []
-    for text in labels.values():
-        inputs = tokenizer(row["text"], f"It is about {text}.", return_tensors="pt")
-        with torch.inference_mode():
-            logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits[0].double()
-        scores.append(float(logits[2] - logits[0]))
-    expected = torch.tensor(scores).softmax(-1).tolist()
+    options = {"labels": labels, "template": "It is about {}."}
+    row = ask(folder, **options)[1][2]
+    scores = [direct(folder, row["text"], f"It is about {text}.") for text in labels.values()]
+    expected = torch.stack([logits[2] - logits[0] for logits in scores]).softmax(-1).tolist()
     assert [row["teacher"][name] for name in labels] == pytest.approx(expected, abs=1e-5)
-    plain = build(tmp_path / "plain", "bert", LABELS)
     with pytest.raises(InputError, match="a model of inference has entailment and contradiction"):
-        teach([str(plain)], data, tmp_path / "no.jsonl", options)
+        ask(build(tmp_path / "plain", "bert", LABELS), to="no", **options)
 
 
 @pytest.mark.parametrize("dies_at", [5, 7])  # in the first row of a portion, and later in it
 def test_a_killed_command_goes_on_behind_the_last_whole_row(
-    dies_at: int, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    dies_at: int, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build(tmp_path / "m", "bert", LABELS)
     monkeypatch.setattr(writing, "PORTION", 4)
-    whole = teach([str(folder)], data, tmp_path / "whole.jsonl").output.read_bytes()
+    whole = ask(folder, to="whole")[0].output.read_bytes()
     asked: list[int] = []
     answer = writing.mean_answer
 
@@ -247,40 +242,30 @@ def test_a_killed_command_goes_on_behind_the_last_whole_row(
         return answer(*args)
 
     monkeypatch.setattr(writing, "mean_answer", dies)
-    output = tmp_path / "out.jsonl"
+    output, kept = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.answers"
     with pytest.raises(KeyboardInterrupt) as caught:
-        teach([str(folder)], data, output)
+        ask(folder)
     assert not output.exists()
-    kept = tmp_path / ".out.jsonl.answers"
     assert str(kept) in "".join(caught.value.__notes__)
     with kept.open("ab") as stream:
         stream.write(b'[{"text": "half a li')  # a row that was half written when the power went
-    report = teach([str(folder)], data, output)
+    report, _ = ask(folder)
     assert len(asked) == dies_at + ROWS - 4  # the first portion is not answered again
     assert output.read_bytes() == whole
     assert (report.rows, kept.exists()) == (ROWS, False)
 
 
 def test_rows_that_other_weights_answered_are_asked_again(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, output = build(tmp_path / "m", "bert", LABELS), tmp_path / "out.jsonl"
+    folder = build(tmp_path / "m", "bert", LABELS)
     monkeypatch.setattr(writing, "PORTION", 4)
     with monkeypatch.context() as patch:
         patch.setattr(writing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            teach([str(folder)], data, output)
+            ask(folder)
     shutil.copy(build(tmp_path / "other", "bert", LABELS, seed=5) / "model.safetensors", folder)
-    whole = teach([str(folder)], data, tmp_path / "whole.jsonl").output.read_bytes()
-    assert teach([str(folder)], data, output).output.read_bytes() == whole
-
-
-REFUSED: list[tuple[str, Callable[[Path], str], str]] = [
-    ("no head", lambda at: str(build(at, "bert", (), "AutoModel")), "has no head that answers"),
-    ("no model", lambda at: str(at), "no model folder"),
-    ("pickled weights", lambda at: str(pickled(at)), "has no .safetensors weights"),
-    ("code of its own", lambda at: str(remote(at)), "transformers does not open it"),
-]
+    assert ask(folder, to="whole")[1] == ask(folder)[1]
 
 
 def pickled(folder: Path) -> Path:
@@ -291,20 +276,26 @@ def pickled(folder: Path) -> Path:
 
 def remote(folder: Path) -> Path:
     build(folder, "bert", LABELS)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "model_type": "own",
-        "auto_map": {"AutoConfig": "own.Config", "AutoModelForSequenceClassification": "own.Model"},
-    }
+    own = {"AutoConfig": "own.Config", "AutoModelForSequenceClassification": "own.Model"}
+    config = {**json.loads((folder / "config.json").read_text()), "model_type": "own", "auto_map": own}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text("raise SystemExit('this code ran')")
     return folder
 
 
-@pytest.mark.parametrize(("make", "message"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
-def test_what_cannot_teach_is_refused(tmp_path: Path, data: Path, make: Callable[[Path], str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda at: build(at, "bert", (), "AutoModel"), "has no head that answers"),
+        (lambda at: at, "no model folder"),
+        (pickled, "has no .safetensors weights"),
+        (remote, "transformers does not open it"),
+    ],
+    ids=["no head", "no model", "pickled weights", "code of its own"],
+)
+def test_what_cannot_teach_is_refused(make: Callable[[Path], Path], message: str, ask: Ask, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        teach([make(tmp_path / "m")], data, tmp_path / "out.jsonl")
+        ask(make(tmp_path / "m"))
     assert message in str(caught.value)
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -18,7 +18,7 @@ from support.tiny import tiny_classifier, write_bert, write_own_tokenizer
 from support.tiny_task import Task
 from support.tiny_texts import task_rows, vocabulary, write_lines
 
-Cli = Callable[..., Any]
+Run = Callable[..., Any]
 QUERIES, PASSAGES = 12, 3
 STAGE = {"method": "task", "steps": 1, "batch": 999, "lr": 1e-3, "dropout": 0.0, "precision": "fp32"}
 
@@ -79,7 +79,7 @@ def write_recipe(task: Task, folder: Path, named: dict[str, Any], signals: dict[
 @pytest.mark.parametrize("form", ["pairs", "triplets"])
 @pytest.mark.parametrize("term", ["margins", "labels"])
 def test_a_student_learns_the_scores_that_a_reranker_wrote(
-    form: str, term: str, reranker: Path, task: Task, cli: Cli, tmp_path: Path
+    form: str, term: str, reranker: Path, task: Task, succeed: Run, tmp_path: Path
 ) -> None:
     for split, seed in (("train", 1), ("eval", 2)):
         asked = tmp_path / f"{split}-asked.jsonl"
@@ -94,8 +94,7 @@ def test_a_student_learns_the_scores_that_a_reranker_wrote(
             last = number == len(commands) - 1
             written = tmp_path / (f"{split}.jsonl" if last else f"{split}-{number}.jsonl")
             named = ("--text", "query", "--text-pair", column, "--column", score)
-            made = cli("teach", "-m", reranker, "--data", asked, *named, "-o", written)
-            assert made.exit_code == 0, made.output + made.stderr
+            succeed("teach", "-m", reranker, "--data", asked, *named, "-o", written)
             asked = written
     taught = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     if form == "pairs":
@@ -110,11 +109,8 @@ def test_a_student_learns_the_scores_that_a_reranker_wrote(
     direct = score_with_transformers(reranker, [*zip(queries, passages, strict=True)])
     np.testing.assert_allclose(scores, direct, atol=1e-5)
     assert np.ptp(direct) > 0.1, "scores that hardly differ would teach nothing"
-    recipe = write_recipe(task, tmp_path, named, {term: 1})
-    made = cli("distill", recipe, "-o", tmp_path / "run")
-    assert made.exit_code == 0, made.output + made.stderr
+    succeed("distill", write_recipe(task, tmp_path, named, {term: 1}), "-o", tmp_path / "run")
     training = read_training(tmp_path / "run/student")
-    assert training.score is not None
     assert "spearman" in {training.score.metric, *training.score.others}
     (curve,) = training.curves
     own, other = (mean_vectors(tmp_path / "start", [*texts]) for texts in (queries, passages))

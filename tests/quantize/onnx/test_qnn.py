@@ -1,7 +1,5 @@
 """Static files for Qualcomm's NPU: types, answers, padding, the mask's constant; compiled where the vendor's package is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -33,7 +31,6 @@ WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
 QUICK = ("bert", "roberta", "longformer")
 SLOW = [pytest.param(f, marks=pytest.mark.slow) for f in EXPORTED if f not in QUICK]
 
-Exported = Callable[[str], Path]
 Made = Callable[[str, Scheme], tuple[Path, WeightTypes]]
 
 
@@ -52,7 +49,7 @@ def answers(path: Path, rows: list[Feed], name: str = "logits") -> NDArray[np.fl
 
 
 @pytest.fixture(scope="module")
-def made(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(exported, tmp_path_factory) -> Made:
     """`made(family, scheme)`: the file of a tiny classifier, and the types found in it."""
 
     @cache
@@ -65,9 +62,7 @@ def made(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.mark.parametrize("family", [*QUICK, *SLOW])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_answers_stay_near_those_of_fp32_with_and_without_padding(
-    scheme: Scheme, family: str, made: Made, exported: Exported
-) -> None:
+def test_answers_stay_near_those_of_fp32_with_and_without_padding(scheme, family, made, exported):
     rows, path = draw_rows(30, seed=1), made(family, scheme)[0]
     ours = answers(path, rows)
     assert 0 < rms_error(ours, answers(exported(family), rows)) < WORST[scheme]
@@ -76,7 +71,7 @@ def test_answers_stay_near_those_of_fp32_with_and_without_padding(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme, made: Made) -> None:
+def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme, made):
     path, types = made("bert", scheme)
     graph = onnx.load(path).graph
     quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
@@ -91,9 +86,7 @@ def test_every_float_goes_through_integers_that_opset_20_can_hold(scheme: Scheme
     assert {u.bits for u in types.uses if u.bits} == ({16} if scheme is Scheme.A16W8 else {8, 16})
 
 
-def test_16_bits_have_room_for_texts_that_reach_further_than_the_calibration_texts(
-    exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_16_bits_have_room_for_texts_that_reach_further_than_the_calibration_texts(exported, tmp_path, monkeypatch):
     rows, exact = draw_rows(30, seed=1), exported("bert")
     errors = []
     for room in (qnn.ROOM, 1.0):
@@ -115,27 +108,16 @@ def read_ranges(path: Path) -> dict[str, tuple[float, float]]:
     return out
 
 
-def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made: Made) -> None:
+def test_the_constant_of_the_mask_is_as_small_as_it_may_be(made):
     ends = read_ranges(made("bert", Scheme.A16W8)[0]).values()
     counts = Encoding.of_counts().range
     assert -100 < min(low for low, high in ends if (low, high) != pytest.approx(counts)) <= -16
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_constant_of_1e4_in_the_mask_fails(
-    scheme: Scheme, exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(qnn, "_MARGIN", 1e4)
-    with pytest.raises(GateError, match="the constant of the mask is in their range"):
-        quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, draw_rows(4)))
-
-
 @pytest.mark.parametrize(
     "family", ["longformer", *(pytest.param(f, marks=pytest.mark.slow) for f in ("modernbert", "xlnet"))]
 )
-def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
-    family: str, exported: Exported, tmp_path: Path
-) -> None:
+def test_windows_hold_for_longer_texts_than_those_of_the_calibration(family, exported, tmp_path):
     short = [r for r in draw_rows(60) if r["input_ids"].shape[1] < 12]
     quantize(exported(family), tmp_path / "a.onnx", plan(Scheme.A16W8, short))
     long = [r for r in draw_rows(60, seed=1) if r["input_ids"].shape[1] > 20]
@@ -143,7 +125,7 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
     assert 0 < rms_error(found, right) < WORST[Scheme.A16W8]
 
 
-def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path: Path) -> None:
+def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path):
     family, rows = find_family("deberta-v2"), draw_rows(30, seed=1)
     model = tiny_classifier("deberta-v2", 1, ("a", "b", "c"), conv_kernel_size=3)
     source = export_file(prepare(model, family, CLASSIFY, Format.ONNX), family, tmp_path / "model.onnx")
@@ -152,7 +134,7 @@ def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path
     assert 0 < rms_error(found, answers(source, rows)) < WORST[Scheme.A16W8]
 
 
-def test_a_graph_without_a_mask_is_refused(exported: Exported, tmp_path: Path) -> None:
+def test_a_graph_without_a_mask_is_refused(exported, tmp_path):
     model = onnx.load(exported("bert"))
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT and not tensor.dims and numpy_helper.to_array(tensor) < -1e3:
@@ -163,7 +145,14 @@ def test_a_graph_without_a_mask_is_refused(exported: Exported, tmp_path: Path) -
     assert not (tmp_path / "a.onnx").exists()
 
 
-def test_integers_hold_zero_exactly_and_clip() -> None:
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_constant_of_1e4_in_the_mask_fails(scheme, exported, tmp_path, monkeypatch):
+    monkeypatch.setattr(qnn, "_MARGIN", 1e4)
+    with pytest.raises(GateError, match="the constant of the mask is in their range"):
+        quantize(exported("bert"), tmp_path / "a.onnx", plan(scheme, draw_rows(4)))
+
+
+def test_integers_hold_zero_exactly_and_clip():
     encoding = Encoding.of_range(8, 0.5, 2.0)
     assert (encoding.zero, encoding.dtype) == (0, np.uint8)
     assert encoding.to_integers(np.array([-1.0, 0.0, 2.0, 9.0], np.float32)).tolist() == [0, 0, 255, 255]
@@ -174,7 +163,7 @@ def test_integers_hold_zero_exactly_and_clip() -> None:
     assert wide.to_integers(np.zeros(1, np.float32)).tolist() == [wide.zero]
 
 
-def test_an_operator_with_several_results_is_followed_in_all_of_them(exported: Exported, tmp_path: Path) -> None:
+def test_an_operator_with_several_results_is_followed_in_all_of_them(exported, tmp_path):
     """As the split of a question-answering head into first and last tokens."""
     model = onnx.load(exported("bert"))
     for node in model.graph.node:
@@ -209,14 +198,14 @@ def check_taken(path: Path, soc: str, rows: list[Feed]) -> None:
 @pytest.mark.skipif(bool(_qnn_missing()), reason=_qnn_missing())
 @pytest.mark.parametrize("soc", ["SM8650", *(pytest.param(s, marks=pytest.mark.slow) for s in ("SM8450", "SM8750"))])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_npu_takes_the_whole_graph(scheme: Scheme, soc: str, made: Made) -> None:
+def test_the_npu_takes_the_whole_graph(scheme, soc, made):
     check_taken(made("bert", scheme)[0], soc, pad_rows(draw_rows(3, seed=2), 32))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(_qnn_missing()), reason=_qnn_missing())
 @pytest.mark.parametrize("family", [f for f in EXPORTED if f != "bert"])
-def test_the_npu_takes_the_whole_graph_of_every_family(family: str, made: Made, tmp_path: Path) -> None:
+def test_the_npu_takes_the_whole_graph_of_every_family(family, made, tmp_path):
     fixed = tmp_path / "fixed.onnx"
     fixed.write_bytes(made(family, Scheme.A16W8)[0].read_bytes())
     fix_shape(fixed, 32)

@@ -1,9 +1,5 @@
 """Embedding tables of ONNX files: a scale for each row, blocks of 32, and the table that a decoder reads too."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +32,7 @@ TABLES = arrays(np.float32, (5, 8), elements=st.floats(-1e4, 1e4, width=32))
 
 @settings(max_examples=25)
 @given(table=TABLES)
-def test_every_int8_number_is_within_half_a_step_of_its_row(table: np.ndarray[Any, Any]) -> None:
+def test_every_int8_number_is_within_half_a_step_of_its_row(table):
     codes, scales = quantize_int8(table, 0)
     assert (codes.dtype, scales.shape) == (np.int8, (5, 1))
     largest = np.abs(table).max(1, keepdims=True)
@@ -44,7 +40,7 @@ def test_every_int8_number_is_within_half_a_step_of_its_row(table: np.ndarray[An
     assert (codes[table == 0] == 0).all()
 
 
-def test_rows_of_a_large_table_are_rounded_as_alone() -> None:
+def test_rows_of_a_large_table_are_rounded_as_alone():
     table = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
     codes, scales = quantize_int8(table, 0)
     for row in (0, 8191, 8192, 19_999):
@@ -63,8 +59,8 @@ def test_rows_of_a_large_table_are_rounded_as_alone() -> None:
     st.booleans(),
 )
 def test_a_number_in_blocks_is_half_a_step_from_its_own_and_packing_loses_nothing(
-    seed: int, rows: int, width: int, bits: int, shift: float, zeros: bool
-) -> None:
+    seed, rows, width, bits, shift, zeros
+):
     values = np.random.default_rng(seed).normal(shift, 1, (rows, width)).astype(np.float32)
     if zeros:
         values[0] = 0
@@ -83,7 +79,7 @@ def test_a_number_in_blocks_is_half_a_step_from_its_own_and_packing_loses_nothin
 
 
 @pytest.mark.parametrize(("width", "block"), [(384, 32), (16, 16), (48, 16), (312, None), (8, None)])
-def test_blocks_divide_the_rows_of_a_table(width: int, block: int | None) -> None:
+def test_blocks_divide_the_rows_of_a_table(width, block):
     assert block_size_of(width) == block
 
 
@@ -98,7 +94,7 @@ def build_lookup(table: np.ndarray[Any, Any], also_added: bool = False) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def test_the_graph_looks_up_what_was_rounded() -> None:
+def test_the_graph_looks_up_what_was_rounded():
     sizes = np.array([[1], [9], [0], [0.1], [3]], np.float32)
     table = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32) * sizes
     model = build_lookup(table)
@@ -113,7 +109,7 @@ def test_the_graph_looks_up_what_was_rounded() -> None:
 
 
 @pytest.mark.parametrize("why", ["left", "tied", "another reader"])
-def test_a_table_stays_float_where_it_must(why: str) -> None:
+def test_a_table_stays_float_where_it_must(why):
     table = np.arange(40, dtype=np.float32).reshape(5, 8)
     model = build_lookup(table, also_added=why == "another reader")
     before = model.SerializeToString()
@@ -123,9 +119,7 @@ def test_a_table_stays_float_where_it_must(why: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", [Scheme.INT8, Scheme.SMALL])
-def test_a_large_row_does_not_coarsen_the_others(
-    scheme: Scheme, exported: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_large_row_does_not_coarsen_the_others(scheme, exported, tmp_path):
     model = onnx.load(exported("bert"))
     (table,) = [t for t in model.graph.initializer if t.name.endswith("position_embeddings.weight")]
     numbers = numpy_helper.to_array(table).copy()

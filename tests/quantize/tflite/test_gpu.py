@@ -1,10 +1,6 @@
 """fp16 for a phone's GPU: one length, operands of equal rank, and what LiteRT's GPU delegate refuses."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,17 +14,15 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 
 @pytest.fixture
-def made(quantized: Callable[..., Any]) -> Path:
+def made(quantized) -> Path:
     return quantized(Format.TFLITE, Scheme.FP16, Runtime.GPU)[0]
 
 
-def test_the_file_has_the_longest_length_only(made: Path, exported_tflite: Callable[[str], Path]) -> None:
+def test_the_file_has_the_longest_length_only(made, exported_tflite):
     assert TflitePredictor(made, 1).lengths == TflitePredictor(exported_tflite("bert"), 1).lengths[-1:]
 
 
-def test_the_delegate_takes_every_operator_only_after_the_change(
-    made: Path, exported_tflite: Callable[[str], Path]
-) -> None:
+def test_the_delegate_takes_every_operator_only_after_the_change(made, exported_tflite):
     assert list_gpu_refusals(made) == []
     before = list_gpu_refusals(exported_tflite("bert"))
     assert before
@@ -39,7 +33,7 @@ def test_the_delegate_takes_every_operator_only_after_the_change(
     assert "GPU COMPATIBILITY" not in analyzer.ModelAnalyzer(str(made), True, True)
 
 
-def test_operators_and_forms_outside_the_list_are_named(made: Path, tmp_path: Path) -> None:
+def test_operators_and_forms_outside_the_list_are_named(made, tmp_path):
     model, names = load_model(made.read_bytes()), tflite_schema().BuiltinOperator
     graph = model.subgraphs[0]
     for op in graph.operators:

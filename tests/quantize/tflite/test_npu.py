@@ -1,7 +1,5 @@
 """a16w8 and a8w8 for NPUs: the whole graph in integers, padding masked in set ranges, and what the constant 1e4 does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,17 +36,17 @@ WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
 
 
 @pytest.fixture
-def source(exported_tflite: Callable[[str], Path]) -> Path:
+def source(exported_tflite) -> Path:
     return exported_tflite("bert")
 
 
 @pytest.fixture
-def made(quantized: Callable[..., Any]) -> dict[Scheme, Path]:
+def made(quantized) -> dict[Scheme, Path]:
     return {scheme: quantized(Format.TFLITE, scheme, Runtime.NPU)[0] for scheme in SCHEMES}
 
 
 @pytest.fixture
-def write_npu(write: Callable[..., Path]) -> Write:
+def write_npu(write) -> Write:
     """`write_npu(scheme, base=None, rows=None)`: a file for NPUs anew."""
     return lambda scheme, **more: write(Format.TFLITE, scheme, Runtime.NPU, **more)
 
@@ -63,9 +61,7 @@ def measure_error(exact: Path, path: Path, rows: Rows) -> float:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_whole_graph_is_in_integers_and_padding_is_masked(
-    scheme: Scheme, made: dict[Scheme, Path], source: Path, sentence_rows: Rows
-) -> None:
+def test_the_whole_graph_is_in_integers_and_padding_is_masked(scheme, made, source, sentence_rows):
     assert measure_error(source, made[scheme], sentence_rows) < WORST[scheme]
     left = count_float_operators(made[scheme])
     assert set(left) <= {"RESHAPE", "CAST", "EMBEDDING_LOOKUP", "QUANTIZE", "DEQUANTIZE"}
@@ -88,9 +84,7 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
     assert TflitePredictor(made[scheme], 1).signature.outputs[0].dtype == "float32"
 
 
-def test_sentence_embeddings_count_their_tokens_and_states_are_floats(
-    write_npu: Write, sentence_rows: Rows, tmp_path: Path
-) -> None:
+def test_sentence_embeddings_count_their_tokens_and_states_are_floats(write_npu, sentence_rows, tmp_path):
     family, task = find_family("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
     module = prepare(noisy_model("bert", 2, "AutoModel", vocab_size=200), family, task, Format.TFLITE)
     base = export_file(module, family, tmp_path / "model.tflite", task=task)
@@ -105,9 +99,7 @@ def test_sentence_embeddings_count_their_tokens_and_states_are_floats(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_mask_that_counts_tokens_stays_float(
-    scheme: Scheme, exported_tflite: Callable[[str], Path], write_npu: Write, sentence_rows: Rows
-) -> None:
+def test_a_mask_that_counts_tokens_stays_float(scheme, exported_tflite, write_npu, sentence_rows):
     base = exported_tflite("longformer")
     own = [{n: v for n, v in row.items() if n != "token_type_ids"} for row in sentence_rows]
     path = write_npu(scheme, base=base, rows=own)
@@ -118,9 +110,7 @@ def test_a_mask_that_counts_tokens_stays_float(
     assert "SOFTMAX" not in left
 
 
-def test_the_range_of_a_mask_is_not_too_wide_and_not_too_narrow(
-    made: dict[Scheme, Path], source: Path, write_npu: Write, sentence_rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_range_of_a_mask_is_not_too_wide_and_not_too_narrow(made, source, write_npu, sentence_rows, monkeypatch):
     right = measure_error(source, made[Scheme.A16W8], sentence_rows)
     monkeypatch.setattr(npu, "_DEPTH", 1e-3)
     monkeypatch.setattr(npu, "_BELOW", 0.0)
@@ -133,9 +123,7 @@ def test_the_range_of_a_mask_is_not_too_wide_and_not_too_narrow(
     assert measure_error(source, path, sentence_rows) > WORST[Scheme.A8W8]
 
 
-def test_factors_of_norms_have_room_for_tokens_that_no_row_had(
-    made: dict[Scheme, Path], write_npu: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factors_of_norms_have_room_for_tokens_that_no_row_had(made, write_npu, monkeypatch):
     def read_largest(path: Path) -> list[float]:
         graph = TfliteGraph(path)
         return [graph.tensors[op.outputs[0]].step * 32767 for op in graph.operators if op.name == "RSQRT"]
@@ -147,9 +135,7 @@ def test_factors_of_norms_have_room_for_tokens_that_no_row_had(
 
 
 @pytest.mark.parametrize(("kind", "count"), [("FULLY_CONNECTED", 0), ("BATCH_MATMUL", 4), ("SOFTMAX", 2)])
-def test_an_operator_that_is_left_float_is_found(
-    kind: str, count: int, write_npu: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_that_is_left_float_is_found(kind, count, write_npu, monkeypatch):
     right = npu._quantizer_recipe
 
     def forgetful(*given: Any) -> Any:
@@ -166,16 +152,14 @@ def test_an_operator_that_is_left_float_is_found(
     assert leaves_products(left) is (kind == "BATCH_MATMUL")
 
 
-def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
-    write_npu: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantizer_that_leaves_the_graph_float_is_found_out(write_npu, monkeypatch):
     products = static._quantizer_recipe(b"", Plan(Format.TFLITE, Scheme.A8W8, Runtime.NPU))
     monkeypatch.setattr(npu, "_quantizer_recipe", lambda *_: products)
     with pytest.raises(GateError, match="only matrix products are computed in integers"):
         write_npu(Scheme.A8W8)
 
 
-def test_graphs_that_cannot_be_written_in_integers_are_refused(source: Path, write_npu: Write, tmp_path: Path) -> None:
+def test_graphs_that_cannot_be_written_in_integers_are_refused(source, write_npu, tmp_path):
     family = find_family("longformer")
     module = prepare(tiny_classifier("longformer", 2, ("a", "b", "c")), family, CLASSIFY, Format.TFLITE)
     windows = export_file(module, family, tmp_path / "windows.tflite", (4, 40))

@@ -1,7 +1,5 @@
 """int8, w8, fp16, small and w4 for TFLite: sizes, scales, tied tables, and quantizers that leave weights as they were."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -36,12 +34,12 @@ FORMS["old"] = Plan(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16)
 
 
 @pytest.fixture
-def source(exported_tflite: Callable[[str], Path]) -> Path:
+def source(exported_tflite) -> Path:
     return exported_tflite("bert")
 
 
 @pytest.fixture
-def write_form(write: Callable[..., Path]) -> Write:
+def write_form(write) -> Write:
     """`write_form(form, base=None)`: a file of a form anew."""
     return lambda form, **more: write(Format.TFLITE, FORMS[form].scheme, FORMS[form].runtime, **more)
 
@@ -81,9 +79,7 @@ def leave_float(patch: pytest.MonkeyPatch, regex: str, operation: str) -> None:
         ),
     ],
 )
-def test_what_was_left_float_in_silence_is_named(
-    what: str, form: str, source: Path, write_form: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_left_float_in_silence_is_named(what, form, source, write_form, monkeypatch):
     graph = TfliteGraph(source)
     kind = "FULLY_CONNECTED" if what == "one product" else "EMBEDDING_LOOKUP"
     operators = [o for o in graph.operators if o.name == kind]
@@ -115,9 +111,7 @@ def test_what_was_left_float_in_silence_is_named(
         ("w4", {"num_bits": 4}, "a scale is shared by all numbers of a channel: .*, .*"),
     ],
 )
-def test_scales_of_another_kind_are_an_error(
-    form: str, config: dict[str, Any] | None, message: str, write_form: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scales_of_another_kind_are_an_error(form, config, message, write_form, monkeypatch):
     if config is None:
         monkeypatch.setattr(quantizer, "one_scale_per_tensor", lambda model: model)
     else:
@@ -130,9 +124,7 @@ def test_scales_of_another_kind_are_an_error(
 
 
 @pytest.mark.parametrize("form", ["small", "w4"])
-def test_widths_that_blocks_do_not_divide_are_refused(
-    form: str, write_form: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_widths_that_blocks_do_not_divide_are_refused(form, write_form, tmp_path, monkeypatch):
     monkeypatch.setattr(quantizer, "BLOCK", 48)
     said = "has rows of 32 numbers; 4-bit weights of TFLite have blocks of 48. Fix: Choose the scheme int8"
     with pytest.raises(InputError, match=said):
@@ -140,7 +132,7 @@ def test_widths_that_blocks_do_not_divide_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_table_that_is_multiplied_too_has_the_weight_s_numbers(tmp_path: Path) -> None:
+def test_a_table_that_is_multiplied_too_has_the_weight_s_numbers(tmp_path):
     task, family = task_of("fill-mask"), find_family("bert")
     module = prepare(noisy_model("bert", 1, "AutoModelForMaskedLM"), family, task, Format.TFLITE)
     source = export_file(module, family, tmp_path / "fp32.tflite", (8, 16), task)
@@ -154,9 +146,7 @@ def test_a_table_that_is_multiplied_too_has_the_weight_s_numbers(tmp_path: Path)
     assert 0 < rms_error(small, exact) < 0.2
 
 
-def test_another_file_is_no_tflite_file_and_reading_needs_litert(
-    exported: Callable[[str], Path], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_is_no_tflite_file_and_reading_needs_litert(exported, source, tmp_path, monkeypatch):
     (tmp_path / "empty.tflite").touch()
     for path in (exported("bert"), tmp_path / "empty.tflite"):
         with pytest.raises(InputError, match=f"{path.name}: is no TFLite file"):

@@ -1,9 +1,6 @@
 """One scale per tensor for old runtimes: the same integers and answers, with the ratios in operators of their own."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,13 @@ from support.quantized import answer_sentences
 
 
 @pytest.fixture
-def default(quantized: Callable[..., Any]) -> Path:
+def default(quantized) -> Path:
     """The default int8 file."""
     return quantized(Format.TFLITE, Scheme.INT8)[0]
 
 
 @pytest.fixture
-def changed(default: Path, tmp_path: Path) -> Path:
+def changed(default, tmp_path) -> Path:
     return rewrite(default, tmp_path / "one-scale.tflite")
 
 
@@ -49,7 +46,7 @@ def list_operators(path: Path, *names: str) -> list[tuple[Any, Any, Any]]:
     ]
 
 
-def test_every_weight_keeps_its_integers_and_has_one_scale(default: Path, changed: Path) -> None:
+def test_every_weight_keeps_its_integers_and_has_one_scale(default, changed):
     before, after = (
         Counter(v.tobytes() for _, v in read_stored_numbers(p) if v.dtype == np.int8) for p in (default, changed)
     )
@@ -64,7 +61,7 @@ def test_every_weight_keeps_its_integers_and_has_one_scale(default: Path, change
             assert len(weight.quantization.scale) == len(weight.quantization.zeroPoint) == 1
 
 
-def test_it_answers_as_before(default: Path, changed: Path, open_tiny: Callable[..., Any]) -> None:
+def test_it_answers_as_before(default, changed, open_tiny):
     old, new = TflitePredictor(default, 1), TflitePredictor(changed, 1)
     before, after = (answer_sentences(p, open_tiny("bert", 2)[2]) for p in (old, new))
     apart = np.abs(after - before).max(-1) / logit_scale(before)
@@ -74,7 +71,7 @@ def test_it_answers_as_before(default: Path, changed: Path, open_tiny: Callable[
     assert new.signature == old.signature
 
 
-def test_products_ask_for_asymmetric_inputs(default: Path, changed: Path) -> None:
+def test_products_ask_for_asymmetric_inputs(default, changed):
     products, before = (list_operators(p, "FULLY_CONNECTED") for p in (changed, default))
     assert len(products) == len(before) > 0
     for _, op, code in products:
@@ -83,7 +80,7 @@ def test_products_ask_for_asymmetric_inputs(default: Path, changed: Path) -> Non
     assert not any(op.builtinOptions.asymmetricQuantizeInputs for _, op, _ in before)
 
 
-def test_what_was_added_is_shared_by_signatures_and_a_table_gets_a_column(default: Path, changed: Path) -> None:
+def test_what_was_added_is_shared_by_signatures_and_a_table_gets_a_column(default, changed):
     graph = TfliteGraph(changed)
     assert graph.subgraphs > 1
     before, after = (len(load_model(p.read_bytes()).buffers) for p in (default, changed))
@@ -100,7 +97,7 @@ def test_what_was_added_is_shared_by_signatures_and_a_table_gets_a_column(defaul
     assert all(c.dtype == "float32" and c.stored and c.shape[0] > 1 for c in columns)
 
 
-def test_what_followed_a_product_follows_its_ratio(default: Path, tmp_path: Path) -> None:
+def test_what_followed_a_product_follows_its_ratio(default, tmp_path):
     schema = tflite_schema()
     relu, none = schema.ActivationFunctionType.RELU6, schema.ActivationFunctionType.NONE
     model = load_model(default.read_bytes())
@@ -124,9 +121,7 @@ def test_what_followed_a_product_follows_its_ratio(default: Path, tmp_path: Path
     assert np.median(np.abs(ours - theirs)) < 1e-4 < np.median(np.abs(other - theirs))
 
 
-def test_a_changed_file_and_a_float_file_stay_as_they_are(
-    changed: Path, exported_tflite: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_changed_file_and_a_float_file_stay_as_they_are(changed, exported_tflite, tmp_path):
     again = rewrite(changed, tmp_path / "again.tflite")
     assert TfliteGraph(again).operator_counts() == TfliteGraph(changed).operator_counts()
     same = rewrite(exported_tflite("bert"), tmp_path / "same.tflite")

@@ -1,7 +1,5 @@
 """a8w8 for TFLite: ranges of real tokens, roles that stay dynamic, and what a mask in int8 does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,27 +25,24 @@ from pocketbert.quantize.tflite import quantizer, static
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
 from support.exact import exact_bert
-from support.quantized import Feed, answer_rows, answer_sentences, pad_row
+from support.quantized import answer_rows, answer_sentences, pad_row
 
-Rows = list[Feed]
 Write = Callable[..., Path]
 ROW = find_row(Format.TFLITE, Scheme.A8W8)
 
 
 @pytest.fixture
-def source(exported_tflite: Callable[[str], Path]) -> Path:
+def source(exported_tflite) -> Path:
     return exported_tflite("bert")
 
 
 @pytest.fixture
-def write_static(write: Callable[..., Path]) -> Write:
+def write_static(write) -> Write:
     """`write_static(rows=None, weights=())`: the a8w8 file anew."""
     return lambda **more: write(Format.TFLITE, Scheme.A8W8, **more)
 
 
-def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
-    write_static: Write, quantized: Callable[..., Any], sentence_rows: Rows, open_tiny: Callable[..., Any]
-) -> None:
+def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(write_static, quantized, sentence_rows, open_tiny):
     exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
     # the lookup of positions is a constant in the file
     held = [w for w in list_weights(exact.module) if "position" not in w.name]
@@ -69,9 +64,7 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     assert find_weight_problems(path, ROW, types, "mixed"), "and the other way round"
 
 
-def test_padding_is_in_no_range(
-    source: Path, write_static: Write, sentence_rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_padding_is_in_no_range(source, write_static, sentence_rows, monkeypatch):
     seen: list[int] = []
     cut = static._cut
 
@@ -98,9 +91,7 @@ class WithMask(Ranges):
         return {name: (-1e4, 0.0) if ends == (0.0, 0.0) else ends for name, ends in found.items()}
 
 
-def test_a_mask_in_int8_is_refused_and_with_reason(
-    source: Path, write_static: Write, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_in_int8_is_refused_and_with_reason(source, write_static, sentence_rows, tmp_path, monkeypatch):
     everything, kinds = RecipeManager(), ("FULLY_CONNECTED", "MUL", "ADD", "SUB")
     for name in kinds:
         everything.add_static_config(".*", TFLOperationName(name), activation_num_bits=8, weight_num_bits=8)
@@ -118,7 +109,7 @@ def test_a_mask_in_int8_is_refused_and_with_reason(
     assert rms_error(answer_rows(broken, padded), answer_rows(exact, padded)) > 0.5  # the gate `reference`
 
 
-def test_products_on_the_fly_are_not_static(write_static: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_on_the_fly_are_not_static(write_static, monkeypatch):
     dynamic = quantizer._quantizer_recipe(Scheme.INT8)
     monkeypatch.setattr(static, "_quantizer_recipe", lambda *_: dynamic)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):

@@ -160,21 +160,6 @@ def test_a_trace_shows_every_result_as_declared_and_its_errors_are_the_callers(
         Evaluator(bert16).run(batch(8), lambda step: 1 // 0)
 
 
-def test_it_needs_neither_torch_nor_coremltools(bert16: Path) -> None:
-    code = f"""
-import sys, numpy as np
-from pathlib import Path
-from pocketbert.runtime.coreml.predictor import CoremlPredictor
-assert not any(m.startswith("google.protobuf") for m in sys.modules)
-ids = np.ones((2, 8), np.int64)
-print(CoremlPredictor(Path({str(bert16)!r})).run({{"input_ids": ids, "attention_mask": ids}})["logits"].shape)
-assert not {{"torch", "coremltools", "transformers", "onnx"}} & set(sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "(2, 3)"
-
-
 # Whole encoders. Those of all families go through the matrix in tests/families, the layout of the Neural Engine through test_ane.py.
 
 
@@ -222,3 +207,17 @@ def test_the_trap_of_ranged_lengths_is_caught_and_fixed_ones_are_none(
     with pytest.raises(InputError, match=r"select .*declares the result fp32\[\], which has shape \[1, 1, 16, 16\]"):
         evaluator.run(batch(16))
     assert gap(convert(stock, "fixed"), stock, batch(16)) <= 1e-5
+
+
+def test_it_needs_neither_torch_nor_coremltools(bert16: Path) -> None:
+    code = f"""
+import sys, numpy as np
+from pathlib import Path
+from pocketbert.runtime.coreml.predictor import CoremlPredictor
+assert not any(m.startswith("google.protobuf") for m in sys.modules)
+ids = np.ones((2, 8), np.int64)
+print(CoremlPredictor(Path({str(bert16)!r})).run({{"input_ids": ids, "attention_mask": ids}})["logits"].shape)
+assert not {{"torch", "coremltools", "transformers", "onnx"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "(2, 3)"), done.stderr

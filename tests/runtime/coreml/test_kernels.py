@@ -57,8 +57,18 @@ def unary(op: str, function: Callable[[Any], Any], x: np.ndarray = X, name: str 
     return Case(op, [x], lambda mb, x: getattr(mb, op)(x=x, **more), function, name)
 
 
-def binary(op: str, function: Callable[[Any, Any], Any], x: np.ndarray = X, y: np.ndarray = Y) -> Case:
-    return Case(op, [x, y], lambda mb, x, y: getattr(mb, op)(x=x, y=y), function)
+def binary(
+    op: str, function: Callable[[Any, Any], Any], x: np.ndarray = X, y: np.ndarray = Y, name: str = "", **more: Any
+) -> Case:
+    return Case(op, [x, y], lambda mb, x, y: getattr(mb, op)(x=x, y=y, **more), function, name)
+
+
+def several(op: str, function: Callable[[Any, Any], Any], x: np.ndarray, y: np.ndarray, name: str, **more: Any) -> Case:
+    return Case(op, [x, y], lambda mb, x, y: getattr(mb, op)(values=(x, y), **more), function, name)
+
+
+def picked(op: str, function: Callable[[Any, Any], Any], indices: np.ndarray, name: str = "", **more: Any) -> Case:
+    return Case(op, [X, indices], lambda mb, x, i: getattr(mb, op)(x=x, indices=i, **more), function, name)
 
 
 def compared(op: str, function: Callable[[Any, Any], Any]) -> Case:
@@ -75,31 +85,39 @@ def logical(op: str, function: Callable[[Any, Any], Any]) -> Case:
     return Case(op, [whole(3, 4), whole(3, 4)], body, lambda x, y: function(x > 1, y > 1))
 
 
-def gelu(mode: str, function: Callable[[Any], Any]) -> Case:
-    return Case("gelu", [X], lambda mb, x: mb.gelu(x=x, mode=mode), function, f"gelu_{mode.lower()}")
-
-
-def reduced(op: str, function: Callable[[Any], Any], **more: Any) -> Case:
-    return Case(op, [X], lambda mb, x: getattr(mb, op)(x=x, **more), function, f"{op}_{len(more)}")
-
-
 def quantized(x: Any) -> Any:
     return ((x / 0.02).round() + 3).clamp(-128, 127)
 
 
+def running(x: Any, exclusive: bool, reverse: bool) -> Any:
+    x = x.flip(1) if reverse else x
+    out = x.cumsum(1) - (x if exclusive else 0)
+    return out.flip(1) if reverse else out
+
+
+def torched(*values: np.ndarray) -> list[Any]:
+    return [torch.from_numpy(value) for value in values]
+
+
+BOTH_WAYS = [(False, False), (False, True), (True, False), (True, True)]
+STEPS = {"scale": np.float32(0.02), "zero_point": np.int8(3)}
+EINSUMS = {
+    "nchw,nwhu->nchu": ((2, 3, 4, 5), (2, 5, 4, 6)),
+    "bkhc,bchq->bkhq": ((1, 5, 2, 4), (1, 4, 2, 3)),
+    "chw,whu->chu": ((3, 4, 5), (5, 4, 6)),
+}
 CASES = [
     unary("abs", torch.abs), unary("ceil", torch.ceil), unary("floor", torch.floor), unary("round", torch.round),
     unary("sign", torch.sign), unary("cos", torch.cos), unary("sin", torch.sin), unary("exp", torch.exp),
     unary("sqrt", torch.sqrt, P), unary("square", torch.square), unary("tanh", torch.tanh),
     unary("erf", torch.erf), unary("sigmoid", torch.sigmoid), unary("silu", F.silu), unary("relu", F.relu),
-    unary("log", torch.log, P), unary("rsqrt", torch.rsqrt, P),
-    Case("log", [P], lambda mb, x: mb.log(x=x, epsilon=0.5), lambda x: torch.log(x + 0.5), "log_epsilon"),
-    Case("rsqrt", [P], lambda mb, x: mb.rsqrt(x=x, epsilon=0.5), lambda x: torch.rsqrt(x + 0.5), "rsqrt_epsilon"),
-    Case("clip", [X], lambda mb, x: mb.clip(x=x, alpha=-0.5, beta=0.75), lambda x: x.clamp(-0.5, 0.75)),
+    unary("log", torch.log, P), unary("log", lambda x: torch.log(x + 0.5), P, "log_epsilon", epsilon=0.5),
+    unary("rsqrt", torch.rsqrt, P), unary("rsqrt", lambda x: torch.rsqrt(x + 0.5), P, "rsqrt_epsilon", epsilon=0.5),
+    unary("clip", lambda x: x.clamp(-0.5, 0.75), alpha=-0.5, beta=0.75),
     binary("add", torch.add, y=ROW), binary("sub", torch.sub), binary("mul", torch.mul, y=numbers(3, 1)),
     binary("real_div", torch.div, y=P), binary("maximum", torch.maximum), binary("minimum", torch.minimum),
-    Case("add", [whole(3), whole(3)], lambda mb, x, y: mb.add(x=x, y=y), torch.add, "add_int"),
-    binary("pow", torch.pow, x=P), binary("floor_div", torch.floor_divide, whole(3, 4, low=-9, high=9), whole(3, 4, low=1)),
+    binary("add", torch.add, whole(3), whole(3), "add_int"), binary("pow", torch.pow, x=P),
+    binary("floor_div", torch.floor_divide, whole(3, 4, low=-9, high=9), whole(3, 4, low=1)),
     binary("mod", torch.remainder, whole(3, 4, low=-9, high=9), whole(3, 4, low=1)),
     compared("equal", torch.eq), compared("not_equal", torch.ne), compared("greater", torch.gt),
     compared("greater_equal", torch.ge), compared("less", torch.lt), compared("less_equal", torch.le),
@@ -114,137 +132,86 @@ CASES = [
         lambda mb, a, b, c: mb.select(cond=mb.cast(x=c, dtype="bool"), a=a, b=mb.add(x=b, y=a)),
         lambda a, b, c: torch.where(c.bool(), a, a + b),
     ),
-    Case("cast", [X], lambda mb, x: mb.cast(x=x, dtype="int32"), lambda x: x.to(torch.int32)),
-    gelu("EXACT", F.gelu), gelu("TANH_APPROXIMATION", lambda x: F.gelu(x, approximate="tanh")),
-    gelu("SIGMOID_APPROXIMATION", lambda x: x * torch.sigmoid(1.702 * x)),
-    unary("softmax", lambda x: F.softmax(x, 1), axis=1),
-    Case("softmax", [X], lambda mb, x: mb.softmax(x=x), lambda x: F.softmax(x, -1), "softmax_last"),
+    unary("cast", lambda x: x.to(torch.int32), dtype="int32"),
+    unary("gelu", F.gelu, name="gelu_exact", mode="EXACT"),
+    unary("gelu", lambda x: F.gelu(x, approximate="tanh"), name="gelu_tanh", mode="TANH_APPROXIMATION"),
+    unary("gelu", lambda x: x * torch.sigmoid(1.702 * x), name="gelu_sigmoid", mode="SIGMOID_APPROXIMATION"),
+    unary("softmax", lambda x: F.softmax(x, 1), axis=1), unary("softmax", lambda x: F.softmax(x, -1), name="softmax_last"),
     unary("softmax", lambda x: F.softmax(x, 1), np.full((1, 4), -1e4, np.float32), axis=1, name="softmax_masked"),
-    Case(
-        "layer_norm", [X],
-        lambda mb, x: mb.layer_norm(x=x, axes=[-1], gamma=ROW, beta=2 * ROW, epsilon=0.1),
-        lambda x: F.layer_norm(x, (4,), torch.from_numpy(ROW), torch.from_numpy(2 * ROW), 0.1),
+    unary("layer_norm", lambda x: F.layer_norm(x, (4,), *torched(ROW, 2 * ROW), 0.1), axes=[-1], gamma=ROW, beta=2 * ROW, epsilon=0.1),
+    unary(
+        "layer_norm", lambda x: F.layer_norm(x.transpose(1, 2), (3,), eps=1e-3).transpose(1, 2),
+        name="layer_norm_middle", axes=[1], epsilon=1e-3,
     ),
-    Case(
-        "layer_norm", [X], lambda mb, x: mb.layer_norm(x=x, axes=[1], epsilon=1e-3),
-        lambda x: F.layer_norm(x.transpose(1, 2), (3,), eps=1e-3).transpose(1, 2), "layer_norm_middle",
+    unary(
+        "batch_norm", lambda x: F.batch_norm(x, *torched(ROW, ROW**2 + 1, ROW, ROW)), IMAGE,
+        mean=ROW, variance=ROW**2 + 1, gamma=ROW, beta=ROW,
     ),
-    Case(
-        "batch_norm", [IMAGE], lambda mb, x: mb.batch_norm(x=x, mean=ROW, variance=ROW**2 + 1, gamma=ROW, beta=ROW),
-        lambda x: F.batch_norm(
-            x, torch.from_numpy(ROW), torch.from_numpy(ROW**2 + 1), torch.from_numpy(ROW), torch.from_numpy(ROW)
-        ),
-    ),
-    Case(
-        "linear", [X], lambda mb, x: mb.linear(x=x, weight=W, bias=B),
-        lambda x: F.linear(x, torch.from_numpy(W), torch.from_numpy(B)),
-    ),
-    Case("linear", [X], lambda mb, x: mb.linear(x=x, weight=W), lambda x: F.linear(x, torch.from_numpy(W)), "linear_no_bias"),
+    unary("linear", lambda x: F.linear(x, *torched(W, B)), weight=W, bias=B),
+    unary("linear", lambda x: F.linear(x, *torched(W)), name="linear_no_bias", weight=W),
     *(
-        Case(
-            "matmul", [numbers(2, 4, 3) if tx else X, numbers(2, 5, 4) if ty else numbers(2, 4, 5)],
-            lambda mb, x, y, tx=tx, ty=ty: mb.matmul(x=x, y=y, transpose_x=tx, transpose_y=ty),
-            lambda x, y, tx=tx, ty=ty: (x.mT if tx else x) @ (y.mT if ty else y), f"matmul_{tx:d}{ty:d}",
-        ) for tx in (False, True) for ty in (False, True)
+        binary(
+            "matmul", lambda x, y, tx=tx, ty=ty: (x.mT if tx else x) @ (y.mT if ty else y),
+            numbers(2, 4, 3) if tx else X, numbers(2, 5, 4) if ty else numbers(2, 4, 5), f"matmul_{tx:d}{ty:d}",
+            transpose_x=tx, transpose_y=ty,
+        ) for tx, ty in BOTH_WAYS
     ),
-    Case(
-        "matmul", [numbers(1, 2, 3, 4), numbers(5, 1, 4, 2)], lambda mb, x, y: mb.matmul(x=x, y=y),
-        torch.matmul, "matmul_broadcast",
-    ),
+    binary("matmul", torch.matmul, numbers(1, 2, 3, 4), numbers(5, 1, 4, 2), "matmul_broadcast"),
     *(
-        Case(
-            "einsum", [numbers(*sizes[0]), numbers(*sizes[1])],
-            lambda mb, x, y, e=equation: mb.einsum(values=(x, y), equation=e),
-            lambda x, y, e=equation: torch.einsum(e, x, y), "einsum_" + equation.replace(",", "_").replace("->", "_"),
-        ) for equation, sizes in (
-            ("nchw,nwhu->nchu", ((2, 3, 4, 5), (2, 5, 4, 6))), ("bkhc,bchq->bkhq", ((1, 5, 2, 4), (1, 4, 2, 3))),
-            ("chw,whu->chu", ((3, 4, 5), (5, 4, 6))),
-        )
+        several(
+            "einsum", lambda x, y, e=equation: torch.einsum(e, x, y), numbers(*left), numbers(*right),
+            "einsum_" + equation.replace(",", "_").replace("->", "_"), equation=equation,
+        ) for equation, (left, right) in EINSUMS.items()
     ),
-    Case(
-        "einsum", [numbers(1, 3, 4, 5), numbers(2, 5, 1, 6)],
-        lambda mb, x, y: mb.einsum(values=(x, y), equation="nchw,nwhu->nchu"),
-        lambda x, y: torch.einsum("nchw,nwhu->nchu", x.expand(2, -1, -1, -1), y.expand(-1, -1, 4, -1)),
-        "einsum_broadcast",
+    several(
+        "einsum", lambda x, y: torch.einsum("nchw,nwhu->nchu", x.expand(2, -1, -1, -1), y.expand(-1, -1, 4, -1)),
+        numbers(1, 3, 4, 5), numbers(2, 5, 1, 6), "einsum_broadcast", equation="nchw,nwhu->nchu",
     ),
-    Case(
-        "conv", [IMAGE], lambda mb, x: mb.conv(x=x, weight=POINT, bias=B),
-        lambda x: F.conv2d(x, torch.from_numpy(POINT), torch.from_numpy(B)), "conv_1x1",
+    unary("conv", lambda x: F.conv2d(x, *torched(POINT, B)), IMAGE, "conv_1x1", weight=POINT, bias=B),
+    unary(
+        "conv", lambda x: F.conv2d(x, *torched(FILTER), None, (2, 1), (1, 2), (1, 2), 2), IMAGE, "conv_groups",
+        weight=FILTER, strides=[2, 1], pad_type="custom", pad=[1, 1, 2, 2], dilations=[1, 2], groups=2,
     ),
-    Case(
-        "conv", [IMAGE],
-        lambda mb, x: mb.conv(
-            x=x, weight=FILTER, strides=[2, 1], pad_type="custom", pad=[1, 1, 2, 2], dilations=[1, 2], groups=2
-        ),
-        lambda x: F.conv2d(x, torch.from_numpy(FILTER), None, (2, 1), (1, 2), (1, 2), 2), "conv_groups",
-    ),
-    Case(
-        "conv", [numbers(2, 4, 7)], lambda mb, x: mb.conv(x=x, weight=FILTER_1D, pad_type="same"),
-        lambda x: F.conv1d(x, torch.from_numpy(FILTER_1D), padding="same"), "conv_same",
-    ),
-    reduced("reduce_mean", lambda x: x.mean((0, 2), True), axes=[0, 2], keep_dims=True),
-    reduced("reduce_mean", lambda x: x.mean((0, 1, 2)), axes=[0, 1, 2]),
-    reduced("reduce_sum", lambda x: x.sum(1), axes=[1]),
-    reduced("reduce_max", lambda x: x.amax((1, 2)), axes=[1, 2]),
-    reduced("reduce_min", lambda x: x.amin(-1, True), axes=[-1], keep_dims=True),
-    reduced("reduce_prod", lambda x: x.prod(2), axes=[2]),
-    reduced("reduce_argmax", lambda x: x.argmax(1), axis=1),
+    unary("conv", lambda x: F.conv1d(x, *torched(FILTER_1D), padding="same"), numbers(2, 4, 7), "conv_same", weight=FILTER_1D, pad_type="same"),
+    unary("reduce_mean", lambda x: x.mean((0, 2), True), axes=[0, 2], keep_dims=True),
+    unary("reduce_mean", lambda x: x.mean((0, 1, 2)), name="reduce_mean_all", axes=[0, 1, 2]),
+    unary("reduce_sum", lambda x: x.sum(1), axes=[1]), unary("reduce_max", lambda x: x.amax((1, 2)), axes=[1, 2]),
+    unary("reduce_min", lambda x: x.amin(-1, True), axes=[-1], keep_dims=True),
+    unary("reduce_prod", lambda x: x.prod(2), axes=[2]), unary("reduce_argmax", lambda x: x.argmax(1), axis=1),
     *(
-        Case(
-            "cumsum", [X], lambda mb, x, e=e, r=r: mb.cumsum(x=x, axis=1, exclusive=e, reverse=r),
-            lambda x, e=e, r=r: running(x, e, r), f"cumsum_{e:d}{r:d}",
-        ) for e in (False, True) for r in (False, True)
+        unary("cumsum", lambda x, e=e, r=r: running(x, e, r), name=f"cumsum_{e:d}{r:d}", axis=1, exclusive=e, reverse=r)
+        for e, r in BOTH_WAYS
     ),
     Case("gather", [IDS], lambda mb, i: mb.gather(x=TABLE, indices=i), lambda i: torch.from_numpy(TABLE)[i.long()]),
-    Case(
-        "gather", [X, whole(2, 2, high=4)],
-        lambda mb, x, i: mb.gather(x=x, indices=i, axis=2, batch_dims=1, validate_indices=True),
-        lambda x, i: torch.stack([row[:, j.long()] for row, j in zip(x, i, strict=True)]), "gather_batch",
+    picked(
+        "gather", lambda x, i: torch.stack([row[:, j.long()] for row, j in zip(x, i, strict=True)]),
+        whole(2, 2, high=4), "gather_batch", axis=2, batch_dims=1, validate_indices=True,
     ),
-    Case(
-        "gather_along_axis", [X, whole(2, 5, 4, high=3)], lambda mb, x, i: mb.gather_along_axis(x=x, indices=i, axis=1),
-        lambda x, i: torch.gather(x, 1, i.long()),
+    picked("gather_along_axis", lambda x, i: torch.gather(x, 1, i.long()), whole(2, 5, 4, high=3), axis=1),
+    picked("gather_nd", lambda x, i: x[i[:, 0].long(), i[:, 1].long()], whole(5, 2, high=2)),
+    picked(
+        "gather_nd", lambda x, i: torch.stack([row[j[:, 0].long()] for row, j in zip(x, i, strict=True)]),
+        whole(2, 5, 1, high=3), "gather_nd_batch", batch_dims=1,
     ),
-    Case(
-        "gather_nd", [X, whole(5, 2, high=2)], lambda mb, x, i: mb.gather_nd(x=x, indices=i),
-        lambda x, i: x[i[:, 0].long(), i[:, 1].long()],
-    ),
-    Case(
-        "gather_nd", [X, whole(2, 5, 1, high=3)], lambda mb, x, i: mb.gather_nd(x=x, indices=i, batch_dims=1),
-        lambda x, i: torch.stack([row[j[:, 0].long()] for row, j in zip(x, i, strict=True)]), "gather_nd_batch",
-    ),
-    Case("reshape", [X], lambda mb, x: mb.reshape(x=x, shape=[3, -1]), lambda x: x.reshape(3, 8)),
-    Case("transpose", [X], lambda mb, x: mb.transpose(x=x, perm=[2, 0, 1]), lambda x: x.permute(2, 0, 1)),
-    Case("expand_dims", [X], lambda mb, x: mb.expand_dims(x=x, axes=[0, -1]), lambda x: x[None, ..., None]),
-    Case("squeeze", [numbers(1, 3, 1)], lambda mb, x: mb.squeeze(x=x, axes=[-1]), lambda x: x.squeeze(-1)),
-    Case("squeeze", [numbers(1, 3, 1)], lambda mb, x: mb.squeeze(x=x), lambda x: x.squeeze(), "squeeze_all"),
+    unary("reshape", lambda x: x.reshape(3, 8), shape=[3, -1]), unary("transpose", lambda x: x.permute(2, 0, 1), perm=[2, 0, 1]),
+    unary("expand_dims", lambda x: x[None, ..., None], axes=[0, -1]),
+    unary("squeeze", lambda x: x.squeeze(-1), numbers(1, 3, 1), axes=[-1]),
+    unary("squeeze", lambda x: x.squeeze(), numbers(1, 3, 1), "squeeze_all"),
     Case("split", [X], lambda mb, x: mb.sub(x=(p := mb.split(x=x, axis=2, num_splits=2))[1], y=p[0]), lambda x: x[..., 2:] - x[..., :2]),
-    Case(
-        "split", [X], lambda mb, x: mb.split(x=x, axis=2, split_sizes=[1, 3])[1], lambda x: x[..., 1:], "split_sizes",
+    Case("split", [X], lambda mb, x: mb.split(x=x, axis=2, split_sizes=[1, 3])[1], lambda x: x[..., 1:], "split_sizes"),
+    several("concat", lambda x, y: torch.cat([x, y], 1), X, Y, "concat", axis=1),
+    several("concat", lambda x, y: torch.stack([x, y], 2).reshape(2, 6, 4), X, Y, "concat_interleave", axis=1, interleave=True),
+    several("stack", lambda x, y: torch.stack([x, y], 1), X, Y, "stack", axis=1),
+    unary("tile", lambda x: x.tile(1, 2, 3), reps=[1, 2, 3]),
+    unary(
+        "slice_by_index", lambda x: x[1, -2:].flip(-1)[:, ::2], begin=[1, -2, 3], end=[2, 0, 0], stride=[1, 1, -2],
+        end_mask=[False, True, True], squeeze_mask=[True, False, False],
     ),
-    Case("concat", [X, Y], lambda mb, x, y: mb.concat(values=[x, y], axis=1), lambda x, y: torch.cat([x, y], 1)),
-    Case(
-        "concat", [X, Y], lambda mb, x, y: mb.concat(values=[x, y], axis=1, interleave=True),
-        lambda x, y: torch.stack([x, y], 2).reshape(2, 6, 4), "concat_interleave",
-    ),
-    Case("stack", [X, Y], lambda mb, x, y: mb.stack(values=[x, y], axis=1), lambda x, y: torch.stack([x, y], 1)),
-    Case("tile", [X], lambda mb, x: mb.tile(x=x, reps=[1, 2, 3]), lambda x: x.tile(1, 2, 3)),
-    Case(
-        "slice_by_index", [X],
-        lambda mb, x: mb.slice_by_index(
-            x=x, begin=[1, -2, 3], end=[2, 0, 0], stride=[1, 1, -2],
-            end_mask=[False, True, True], squeeze_mask=[True, False, False],
-        ),
-        lambda x: x[1, -2:].flip(-1)[:, ::2],
-    ),
-    Case(
-        "slice_by_index", [X], lambda mb, x: mb.slice_by_index(x=x, begin=[0, 1, 1], end=[2, 3, -1]),
-        lambda x: x[:, 1:3, 1:-1], "slice_plain",
-    ),
-    Case("slice_by_size", [X], lambda mb, x: mb.slice_by_size(x=x, begin=[0, 1, 2], size=[2, -1, 1]), lambda x: x[:, 1:, 2:3]),
-    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[1, 0, 0, 2], constant_val=3.0), lambda x: F.pad(x, (0, 2, 1, 0), value=3.0)),
-    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[2, 1], mode="reflect"), lambda x: F.pad(x, (2, 1), "reflect"), "pad_reflect"),
-    Case("pad", [X], lambda mb, x: mb.pad(x=x, pad=[2, 1], mode="replicate"), lambda x: F.pad(x, (2, 1), "replicate"), "pad_edge"),
+    unary("slice_by_index", lambda x: x[:, 1:3, 1:-1], name="slice_plain", begin=[0, 1, 1], end=[2, 3, -1]),
+    unary("slice_by_size", lambda x: x[:, 1:, 2:3], begin=[0, 1, 2], size=[2, -1, 1]),
+    unary("pad", lambda x: F.pad(x, (0, 2, 1, 0), value=3.0), pad=[1, 0, 0, 2], constant_val=3.0),
+    unary("pad", lambda x: F.pad(x, (2, 1), "reflect"), name="pad_reflect", pad=[2, 1], mode="reflect"),
+    unary("pad", lambda x: F.pad(x, (2, 1), "replicate"), name="pad_edge", pad=[2, 1], mode="replicate"),
     Case("fill", [whole(2, low=2, high=5)], lambda mb, s: mb.fill(shape=s, value=1.5), lambda s: torch.full(tuple(s.tolist()), 1.5)),
     Case(
         "range_1d", [np.array([7], np.int32)],
@@ -256,28 +223,12 @@ CASES = [
         lambda mb, x, n: mb.shape(x=mb.tile(x=x, reps=mb.concat(values=[[1, 1], mb.add(x=n, y=1)], axis=0))),
         lambda x, n: torch.tensor([2, 3, 4 * (int(n[0]) + 1)]),
     ),
+    Case("quantize", [X], lambda mb, x: mb.cast(x=mb.quantize(input=x, output_dtype="int8", **STEPS), dtype="int32"), quantized),
     Case(
-        "quantize", [X],
-        lambda mb, x: mb.cast(
-            x=mb.quantize(input=x, scale=np.float32(0.02), zero_point=np.int8(3), output_dtype="int8"), dtype="int32"
-        ),
-        quantized,
-    ),
-    Case(
-        "dequantize", [X],
-        lambda mb, x: mb.dequantize(
-            input=mb.quantize(input=x, scale=np.float32(0.02), zero_point=np.int8(3), output_dtype="int8"),
-            scale=np.float32(0.02), zero_point=np.int8(3),
-        ),
+        "dequantize", [X], lambda mb, x: mb.dequantize(input=mb.quantize(input=x, output_dtype="int8", **STEPS), **STEPS),
         lambda x: (quantized(x) - 3) * 0.02,
     ),
 ]  # fmt: skip
-
-
-def running(x: Any, exclusive: bool, reverse: bool) -> Any:
-    x = x.flip(1) if reverse else x
-    out = x.cumsum(1) - (x if exclusive else 0)
-    return out.flip(1) if reverse else out
 
 
 @dataclass

@@ -252,7 +252,7 @@ def test_without_protobuf_the_command_is_named(package: Path, monkeypatch: pytes
         read_package(package)
 
 
-# Our protobuf classes: names, numbers and kinds of fields are those of coremltools.
+# The definitions of the files.
 
 
 def messages(module: Any) -> Iterator[tuple[str, Any]]:
@@ -267,28 +267,29 @@ def messages(module: Any) -> Iterator[tuple[str, Any]]:
 THEIRS = {n: m for module in (Model_pb2, FeatureTypes_pb2, MIL_pb2) for n, m in messages(module)}
 
 
-@pytest.mark.parametrize("name", sorted(n for n, _ in messages(mlpackage_pb2)))
+OURS = dict(messages(mlpackage_pb2))
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
 def test_fields_have_the_numbers_of_coremltools(name: str) -> None:
-    ours = dict(messages(mlpackage_pb2))[name]
     theirs = {f.name: f for f in THEIRS[name].fields}
-    for field in ours.fields:
+    for field in OURS[name].fields:
         other = theirs[field.name]
         assert (field.number, field.type, field.is_repeated) == (other.number, other.type, other.is_repeated)
         for kind in ("message_type", "enum_type"):
             mine, yours = getattr(field, kind), getattr(other, kind)
             assert (mine and mine.name) == (yours and yours.name)
         if field.enum_type:
-            assert {v.name: v.number for v in field.enum_type.values} == {
-                v.name: v.number for v in other.enum_type.values
-            }
+            mine, yours = ({v.name: v.number for v in f.enum_type.values} for f in (field, other))
+            assert mine == yours
 
 
 def test_a_saved_model_reads_the_same(bert16: Path) -> None:
     data = next(bert16.rglob("model.mlmodel")).read_bytes()
-    theirs, ours = Model_pb2.Model(), mlpackage_pb2.Model()
-    theirs.ParseFromString(data)
-    ours.ParseFromString(data)
-    mine = {k: len(f.block_specializations[f.opset].operations) for k, f in ours.mlProgram.functions.items()}
-    assert mine == {k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()}
-    # nothing was skipped as unknown: what is written again is as long
-    assert len(ours.SerializeToString()) == len(data)
+    found = []
+    for model in (mlpackage_pb2.Model(), Model_pb2.Model()):
+        model.ParseFromString(data)
+        functions = model.mlProgram.functions.items()
+        found.append({k: len(f.block_specializations[f.opset].operations) for k, f in functions})
+        assert len(model.SerializeToString()) == len(data), "nothing was skipped as unknown"
+    assert found[0] == found[1]

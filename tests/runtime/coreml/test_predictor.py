@@ -7,14 +7,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
-from pocketbert.core.predict.predictor import feed
 from pocketbert.runtime.coreml import evaluator
 from pocketbert.runtime.coreml import predictor as module
 from pocketbert.runtime.coreml.evaluator import Evaluator
@@ -36,10 +35,10 @@ def test_rows_are_run_one_by_one(bert16: Path) -> None:
     batch = rows(3, 16)
     out = predictor.run(batch)["logits"]
     assert out.shape == (3, 3) and out.dtype == np.float32
-    evaluator = Evaluator(bert16)
+    one_by_one = Evaluator(bert16)
     for i in range(3):
         one = {n: batch[n][i : i + 1] for n in predictor.inputs}
-        np.testing.assert_array_equal(out[i], np.asarray(evaluator.run(one)["logits"])[0])
+        np.testing.assert_array_equal(out[i], np.asarray(one_by_one.run(one)["logits"])[0])
 
 
 def test_the_signature_names_the_open_axis(bert16: Path, build_program: Callable[..., Path]) -> None:
@@ -54,15 +53,6 @@ def test_the_signature_names_the_open_axis(bert16: Path, build_program: Callable
         build_program([((1, 5), "int32")], lambda mb, x: mb.cast(x=x, dtype="fp32", name="logits"))
     ).signature
     assert fixed.inputs[0].shape == [1, 5] and fixed.outputs[0].shape == [1, 5] and fixed.lengths == [5]
-
-
-def test_feeding_pads_to_the_next_length(bert16: Path, open_tiny: Callable[..., Any]) -> None:
-    _, _, tokenizer = open_tiny("bert", 1)
-    predictor = CoremlPredictor(bert16)
-    encoded = tokenizer.encode(["the week is not over and it was for me in my year"])
-    given = feed(predictor, tokenizer, encoded)
-    assert given["input_ids"].shape[1] in predictor.lengths
-    assert predictor.run(given)["logits"].shape == (1, 3)
 
 
 def test_other_lengths_and_missing_inputs_are_refused(bert16: Path) -> None:
@@ -85,27 +75,21 @@ def test_logits_come_first(build_program: Callable[..., Path]) -> None:
     )
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_rows_are_computed_at_the_same_time_with_one_blas_thread_each(
-    installed: bool, bert16: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_are_computed_at_the_same_time_as_alone_by_one_blas_thread_each(
+    bert16: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-
-    class Controller:
-        def limit(self, limits: int, user_api: str) -> Any:
-            asked.append((limits, user_api))
-            return contextlib.nullcontext()
-
-    fake = ModuleType("threadpoolctl")
-    fake.ThreadpoolController = Controller  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "threadpoolctl", fake if installed else None)
+    asked = list[tuple[int, str]]()
+    pools = SimpleNamespace(limit=lambda limits, user_api: asked.append((limits, user_api)) or contextlib.nullcontext())
+    fake = SimpleNamespace(ThreadpoolController=lambda: pools)
+    monkeypatch.setitem(sys.modules, "threadpoolctl", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(evaluator, "_find_thread_pools", evaluator._find_thread_pools.__wrapped__)
-    batch = rows(5, 8)
+    batch, alone = rows(5, 8), CoremlPredictor(bert16, threads=1)
     together = CoremlPredictor(bert16, threads=2).run(batch)["logits"]
-    assert asked == ([(1, "blas")] if installed else [])
-    alone = CoremlPredictor(bert16, threads=1)
     single = [alone.run({name: value[i : i + 1] for name, value in batch.items()})["logits"] for i in range(5)]
     np.testing.assert_array_equal(together, np.concatenate(single))
+    assert asked == [(1, "blas")] * 6
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    assert evaluator._find_thread_pools() is None, "without the library nothing is limited"
 
 
 class FakeModel:
@@ -163,14 +147,11 @@ def test_on_a_mac_the_evaluator_can_be_asked_for(bert16: Path, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("mac")
-def test_core_mls_refusal_is_one_line(bert16: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(bert16, tmp_path / "broken.mlpackage"))
+def test_on_a_mac_a_refusal_is_one_line_and_a_broken_coremltools_is_named(
+    bert16: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="Core ML refuses the file: compile error$"):
-        CoremlPredictor(path)
-
-
-@pytest.mark.usefixtures("mac")
-def test_on_a_mac_a_broken_coremltools_is_named(bert16: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        CoremlPredictor(Path(shutil.copytree(bert16, tmp_path / "broken.mlpackage")))
     monkeypatch.setitem(sys.modules, "coremltools.models", None)
     with pytest.raises(MissingBackendError, match="coremltools"):
         CoremlPredictor(bert16)

@@ -367,7 +367,7 @@ def unread_calibration(options: ExportOptions) -> list[Problem]:
     """
     if options.calibrate is None or any(Scheme(s).static for s in options.schemes if s in set(Scheme)):
         return []
-    what = f"{', '.join(options.schemes)} reads no calibration rows."
+    what = f"no scheme of {', '.join(options.schemes)} reads calibration rows."
     return [Problem("--calibrate", what, "Add a static scheme, e.g. --scheme int8,a8w8, or leave --calibrate out.")]
 
 

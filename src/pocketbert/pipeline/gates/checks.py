@@ -476,7 +476,7 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
             kept = f", keeps {score.share_kept(teacher.score):.1%}"
         size = f"{training.parameters / 1e6:5.1f} M parameters"
         if not recipe.asks_model and training is teacher:
-            size = " of the column "
+            size = " of the heads' teachers" if recipe.tasks else " of the column "
         print_note(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
     if any(g.file == "teacher" and not g.passed for g in gates):
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
