@@ -26,7 +26,8 @@ from pocketbert.core.host.hardware import describe_machine, load_average
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.spans import count_spans, spans_from_tags
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.students.static import DEFAULT_DIMENSIONS, embed_pieces, reduce_vectors
+from pocketbert.core.recipe.student import STATIC_DIMENSIONS
+from pocketbert.distill.students.static import embed_pieces, reduce_vectors
 
 WIDTHS = {1: 0, 3: 1, 5: 2, 9: 4}
 """Tokens that the student sees at once, and how many convolutions of three tokens see them."""
@@ -140,7 +141,7 @@ def main() -> None:
 
     own = TextTokenizer(weights, MOST)
     vectors = embed_pieces(teacher, open_model_folder(str(weights)).family, own)
-    table, _ = reduce_vectors(vectors, [i for i in own.special_ids if i < len(vectors)], DEFAULT_DIMENSIONS)
+    table, _ = reduce_vectors(vectors, [i for i in own.special_ids if i < len(vectors)], STATIC_DIMENSIONS)
     targets = answer(run_teacher, ids, mask)
     best = score_tags(answer(run_teacher, *test[:2]), test[2], scored, names)
     # pieces that no row has would only be carried through every step

@@ -14,7 +14,7 @@ Processing (Almost) from Scratch"); they read special tokens as places without a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -35,11 +35,11 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, list_static_problems
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.student import STATIC_DIMENSIONS
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.distill.students.projection import find_principal_axes
 
-DEFAULT_DIMENSIONS = 256
 _PIECES_AT_ONCE = 512
 _BLOCK = 32
 """Numbers of a row that share a scale in tables of 4 bits."""
@@ -76,8 +76,8 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
     model_type = "static_embeddings"
 
     vocab_size: int = 30522
-    embedding_size: int = DEFAULT_DIMENSIONS
-    hidden_size: int = DEFAULT_DIMENSIONS
+    embedding_size: int = STATIC_DIMENSIONS
+    hidden_size: int = STATIC_DIMENSIONS
     intermediate_size: int = 512
     num_hidden_layers: int = 0
     windows: int = 0
@@ -174,18 +174,30 @@ class StaticModel(StaticPreTrainedModel):
         return states
 
 
-class StaticForSequenceClassification(StaticPreTrainedModel):
-    """A table with a head of two linear layers on the mean of a text, or on the means of a pair of texts."""
+class _StaticWithHead(StaticPreTrainedModel):
+    """A table with a head of two linear layers, which reads `vectors` vectors side by side."""
 
-    def __init__(self, config: StaticConfig) -> None:
+    def __init__(self, config: StaticConfig, vectors: int = 1) -> None:
         super().__init__(config)
-        self.num_labels, self.pairs = config.num_labels, config.type_vocab_size > 1
+        self.num_labels = config.num_labels
         self.static = StaticModel(config)
-        self.word_dropout = nn.Dropout(config.word_dropout)
-        self.dense = nn.Linear(config.hidden_size * (4 if self.pairs else 1), config.intermediate_size)
+        self.dense = nn.Linear(config.hidden_size * vectors, config.intermediate_size)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.intermediate_size, config.num_labels)
         self.post_init()
+
+    def _classify(self, vectors: Tensor) -> Tensor:
+        """Compute the logits [..., labels] of what the head reads, [..., vectors * hidden_size]."""
+        return cast("Tensor", self.classifier(self.dropout(F.relu(self.dense(vectors)))))
+
+
+class StaticForSequenceClassification(_StaticWithHead):
+    """A table with a head of two linear layers on the mean of a text, or on the means of a pair of texts."""
+
+    def __init__(self, config: StaticConfig) -> None:
+        pairs = config.type_vocab_size > 1
+        super().__init__(config, vectors=4 if pairs else 1)
+        self.pairs, self.word_dropout = pairs, nn.Dropout(config.word_dropout)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **_: Any
@@ -203,25 +215,16 @@ class StaticForSequenceClassification(StaticPreTrainedModel):
             vector = torch.cat([u, v, (u - v).abs(), u * v], -1)
         else:
             vector = _mean_direction(states, weights)
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(F.relu(self.dense(vector)))))
+        return SequenceClassifierOutput(logits=self._classify(vector))
 
 
-class StaticForTokenClassification(StaticPreTrainedModel):
+class StaticForTokenClassification(_StaticWithHead):
     """A table with windows over neighbouring tokens, and a head of two linear layers for each token."""
-
-    def __init__(self, config: StaticConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.static = StaticModel(config)
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.intermediate_size, config.num_labels)
-        self.post_init()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> TokenClassifierOutput:
         """Compute the logits [B, L, labels] of tokens from their own vectors and those of `windows` tokens on each side."""
         states = self.static(input_ids, attention_mask).last_hidden_state
-        return TokenClassifierOutput(logits=self.classifier(self.dropout(F.relu(self.dense(states)))))
+        return TokenClassifierOutput(logits=self._classify(states))
 
 
 def _mean_direction(states: Tensor, weights: Tensor) -> Tensor:
@@ -351,7 +354,7 @@ def _default_dimensions(teacher: Any, task: Task) -> int:
     """
     width = int(teacher.config.hidden_size)
     most = 2 * width // 3 if task.name is TaskName.FEATURE_EXTRACTION else width
-    return min(DEFAULT_DIMENSIONS, most // _BLOCK * _BLOCK or most)
+    return min(STATIC_DIMENSIONS, most // _BLOCK * _BLOCK or most)
 
 
 def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer, dtype: torch.dtype = torch.float32) -> Tensor:

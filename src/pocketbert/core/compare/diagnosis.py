@@ -194,26 +194,25 @@ def _score_group(
 ) -> DiagnosedGroup:
     """Score both models on the examples with the given indices, and measure how often they agree."""
     pairs = ((answers.rows, answers.teacher), (answers.student_rows, answers.student))
-    chosen, scores = [], []
+    compared, scores, has_tags = [], [], head.task.labels is LabelKind.SPANS
     for rows, matrices in pairs:
         members = rows.rows_of()
-        chosen.append([[matrices[r] for r in members[i]] for i in examples])
-        flat = [matrix for own in chosen[-1] for matrix in own]
+        flat = [matrices[r] for i in examples for r in members[i]]
         with np.errstate(invalid="ignore", divide="ignore"):
             scores.append(head.score(flat, rows.only(examples)).value)
-    if head.task.labels is LabelKind.SPANS:
-        chosen = [_take_words(rows, own, examples) for (rows, _), own in zip(pairs, chosen, strict=True)]
-    agreement = _agreement(head, labels, chosen[0], chosen[1])
+        compared.append(
+            [[_take_words(matrices[r], rows, r) if has_tags else matrices[r] for r in members[i]] for i in examples]
+        )
+    agreement = _agreement(head, labels, compared[0], compared[1])
     return DiagnosedGroup(
         by=by, name=name, rows=len(examples), teacher=scores[0], student=scores[1], agreement=agreement
     )
 
 
-def _take_words(rows: Prepared, answers: Sequence[Sequence[Matrix]], examples: Sequence[int]) -> list[list[Matrix]]:
-    """Return, for each example, the answer to the first token of each word, which both models have however they split words."""
-    labels = rows.targets["labels"]
-    words = [[np.asarray(labels[int(r)]) != IGNORED_LABEL for r in np.flatnonzero(rows.owner == i)] for i in examples]
-    return [[m[first] for m, first in zip(own, marks, strict=True)] for own, marks in zip(answers, words, strict=True)]
+def _take_words(answers: Matrix, rows: Prepared, row: int) -> Matrix:
+    """Return the answers to the first token of each word of a row: as many for both models, however each splits words."""
+    is_first: NDArray[np.bool_] = np.asarray(rows.targets["labels"][row]) != IGNORED_LABEL
+    return answers[is_first]
 
 
 def _agreement(

@@ -193,15 +193,15 @@ def read_head_rows(
     """
     texts, labels, problems = dict[int, Example](), dict[int, dict[int, Example]](), list[Problem]()
     for place, head in enumerate(task.heads):
-        asks = head.learns_from == "own model"  # which answers later, also about rows without a label
-        column = None if asks else (taught or {}).get(head.name)
+        is_asked = head.learns_from == "own model"  # which answers later, also about rows without a label
+        column = None if is_asked else (taught or {}).get(head.name)
         own = source.model_copy(update={"label": columns[head.name], "teacher": column})
         try:
             labelled, unlabelled = read_labelled_examples(own, kind=head.task.labels, without_labels=True, sparse=True)
         except InputError as error:
             problems += error.problems
             continue
-        if not labelled and not asks:
+        if not labelled and not is_asked:
             what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
             fix = (
                 f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
@@ -214,10 +214,10 @@ def read_head_rows(
         labels[place] = {row.row: row for row in labelled}
     if problems:
         raise InputError([*dict.fromkeys(problems)])
-    rows, asks = [], any(head.learns_from == "own model" for head in task.heads)
+    rows, is_any_asked = [], any(head.learns_from == "own model" for head in task.heads)
     for number in sorted(texts):
         of_row = [labels[place].get(number) for place in labels]
-        if any(of_row) or asks:
+        if any(of_row) or is_any_asked:
             own_labels = tuple(cast("Any", None if row is None else row.label) for row in of_row)
             answers = tuple(None if row is None else row.answer for row in of_row) if taught else ()
             rows.append(replace(texts[number], label=HeadLabels(own_labels, answers), answer=None))

@@ -15,7 +15,7 @@ from typing import Any
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, check_prunable, list_static_problems
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import StudentSection
+from pocketbert.core.recipe.student import STATIC_DIMENSIONS, StudentSection
 from pocketbert.core.tasks import TaskName
 
 _DEPTHS = (1, 2, 3, 4, 6)
@@ -30,8 +30,8 @@ _STATIC_COST = 0.7
 """Time of a static student's training relative to that of three layers: the table is made by the teacher, and each row is answered by it once."""
 _STATIC_WORK = 0.01
 """Work of a static student that takes a mean, relative to a layer."""
-_STATIC_WIDTH, _MOST_STATIC_WORK = 256, 0.9
-"""Width at which windows over neighbours are computed by default, and the most work that they count as: they come before any layer."""
+_MOST_STATIC_WORK = 0.9
+"""The most work that windows over neighbours count as: they come before any layer."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,9 @@ def list_rungs(config: Mapping[str, Any], family: Family, task: TaskName, pairs:
     depth, hidden, width = (family.read_size(config, name) for name in sizes)
     static_problems = list_static_problems(family, task, pairs and task is not TaskName.FEATURE_EXTRACTION)
     work = _STATIC_WORK
-    if (
-        task is TaskName.TOKEN_CLASSIFICATION and hidden
-    ):  # four windows of three tokens, where a layer has twelve square products
-        work = min((min(_STATIC_WIDTH, hidden) / hidden) ** 2, _MOST_STATIC_WORK)
+    if task is TaskName.TOKEN_CLASSIFICATION and hidden:
+        # four windows of three tokens, where a layer has twelve square products
+        work = min((min(STATIC_DIMENSIONS, hidden) / hidden) ** 2, _MOST_STATIC_WORK)
     rungs = [] if static_problems else [Rung("static", 0, work=work)]
     rungs += [Rung(f"layers-{n}", n, work=float(n), is_teacher=n == depth) for n in _DEPTHS if n <= (depth or 0)]
     half = (width or 0) // 2 // _WIDTH_STEP * _WIDTH_STEP

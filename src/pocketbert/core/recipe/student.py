@@ -15,6 +15,8 @@ from pocketbert.core.types import MobileBertSize
 
 VOCABULARY_LIMITS = ("max_unseen", "max_changed", "max_growth")
 """Keys of `VocabularySection` that only judge a vocabulary."""
+STATIC_DIMENSIONS = 256
+"""Default numbers of a token's vector in a student without layers."""
 OWN_STUDENT = "own"
 """Name of the recipe's own student among those that a budget considers."""
 _TEXT_TASKS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
@@ -153,7 +155,7 @@ class StudentSection(Section):
         "the teacher makes, their mean (for tags: windows over neighbours), and a small head.",
     )
     dimensions: PositiveInt | None = Field(
-        None, description="With layers: 0, the numbers of a token vector; default 256."
+        None, description=f"With layers: 0, the numbers of a token vector; default {STATIC_DIMENSIONS}."
     )
     model: str | None = Field(
         None,

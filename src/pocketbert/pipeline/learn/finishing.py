@@ -459,18 +459,15 @@ def map_teacher_vectors(trained: TrainedModel) -> TrainedModel:
     is_mapped = bool(trained.pooling.dimensions) or recipe.drops_projection
     if not is_mapped or not is_taught or not current_process().main:
         return trained
-    from pocketbert.distill.students.projection import learn_rotation
-
     task = trained.data.head.task
     predictor, tokenizer = trained.open()
     rows = trained.data.splits["train"].encoded[:_ROTATION_ROWS]
     vectors = join_texts(run_rows(predictor, tokenizer, rows, task, _BATCHING, "vectors"))
+    width = vectors.shape[1]
     if recipe.drops_projection:
         width = vector_width(replace(trained.pooling, layers=()), student_width(recipe, trained.source))
         print_note(f"  the teacher's vectors of {vectors.shape[1]} numbers are mapped to the student's {width}")
-        weight = find_vector_map([*vectors], width, trained.pooling, recipe.seed).astype(np.float32)
-    else:
-        weight = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
+    weight = find_vector_map([*vectors], width, trained.pooling, recipe.seed).astype(np.float32)
     return replace(trained, pooling=add_dense(trained.pooling, {"linear.weight": weight}))
 
 
@@ -571,7 +568,7 @@ class LabelledRows:
         return [i for i, e in enumerate(examples) if e.digest in digests]
 
     def torch_score(self, name: str, weights: Path) -> Score | None:
-        """Score a torch model of the run on the rows called `name` (see `named`); None if there are no such rows.
+        """Score a torch model of the run, from its folder `weights`, on the rows called `name`; None if there are no such rows.
 
         If the teacher is a column of answers, its score is that of the answers, or None if they cannot be scored. If the evaluation rows are divided, the files of the run are compared with this score, since ``training.json``
         has the score on all of them.

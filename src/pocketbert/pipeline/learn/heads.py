@@ -31,6 +31,7 @@ from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import AnswerKind
 from pocketbert.pipeline.teach.answering import AnswerForm, AskedRow
+from pocketbert.pipeline.teach.writing import PORTION
 
 if TYPE_CHECKING:
     from pocketbert.pipeline.teach.models import ModelTeacher
@@ -41,8 +42,6 @@ _FORMS = {
     TaskName.REGRESSION: AnswerForm.SCORE,
     TaskName.TOKEN_CLASSIFICATION: AnswerForm.TAGS,
 }
-_PORTION = 512
-"""Rows that a model is asked about at once."""
 
 
 # --- trained heads ---
@@ -161,8 +160,8 @@ def answer_heads(recipe: Recipe, splits: Mapping[str, Prepared], folder: Path) -
         model, rows = _open_model(recipe, name), [_asked(e) for rows in splits.values() for e in rows.examples]
         parts = list[NDArray[np.float32]]()
         with Meter(f"answers for {name}", len(rows)) as meter:
-            for start in range(0, len(rows), _PORTION):
-                answers = model.answer(rows[start : start + _PORTION])
+            for start in range(0, len(rows), PORTION):
+                answers = model.answer(rows[start : start + PORTION])
                 parts += [np.atleast_2d(answer).astype(np.float32) for answer in answers]
                 meter.advance(len(answers))
         np.savez(_stored(folder, name), values=np.concatenate(parts), names=np.array(model.names, str))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -190,10 +190,14 @@ class Learning:
         return self.start if self.start and has_own_tokens(self.start, self.source) else self.source
 
     @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The student's tokenizer."""
+        return TextTokenizer(self.reader.tokenizer_folder, self.length)
+
+    @cached_property
     def student_data(self) -> RunData:
         """The run's rows as the student reads them."""
-        tokenizer = TextTokenizer(self.reader.tokenizer_folder, self.length)
-        return self.data if self.reader is self.source else self.data.read_by(tokenizer)
+        return self.data if self.reader is self.source else self.data.read_by(self.tokenizer)
 
     @cached_property
     def general_teacher(self) -> Any:
@@ -237,8 +241,7 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
 
 def _read_state(learning: Learning, folder: Path) -> StudentState:
     """Read the student that a stage wrote to a folder, with the head that it had."""
-    has_general = any(stage.general for stage in learning.recipe.distill)
-    general_head = general_head_task(learning.recipe) if has_general else None
+    general_head = general_head_task(learning.recipe) if any(s.general for s in learning.recipe.distill) else None
     return read_state(folder, general_head, learning.task, learning.data.labels)
 
 
@@ -275,8 +278,6 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
     for model, row in ((teacher, family), (student, pair.student_family)) if captured else ():
         record_attention(model, row, ())
 
-    tokenizer = TextTokenizer(learning.reader.tokenizer_folder, learning.length)
-    more: dict[str, Any] = {"tokenizer": tokenizer, "key": key, "metrics": at.metrics}
     job = StageJob(
         pair=pair,
         rows=rows,
@@ -288,7 +289,9 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
         pooling=learning.pooling,
         reduced=learning.teacher_pooling if recipe.drops_projection else None,
         untrained=before is None and section.model is None,
-        exported=partial(make_export_functions, cast("QatStage", stage), recipe, learning.task, **more),
+        exported=lambda pooling: make_export_functions(
+            cast("QatStage", stage), recipe, learning.task, pooling, learning.tokenizer, key, at.metrics
+        ),
         answers=_read_answers(learning, student) if stage.method == "task" else None,
     )
     with sharded(teacher, family, recipe.teacher.shard), frozen(teacher):
@@ -562,8 +565,7 @@ def open_trained(learning: Learning, last: Path) -> TrainedModel:
 def make_student(learning: Learning, last: Path, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> Sequence[str]:
     """Read the last stage's student from a folder, give it the task's head, score it, and write the student's folder.
 
-    `last` is the folder of the last stage. `seeds` are the scores of the students of all seeds, which are recorded with
-    it.
+    `last` is the folder of the last stage. `seeds` are the scores of the students of all seeds, which are recorded with it.
     """
     _finish_student(learning, _read_state(learning, last), at, seeds)
     return ()
@@ -571,14 +573,13 @@ def make_student(learning: Learning, last: Path, at: StepPaths, seeds: Sequence[
 
 def _finish_student(learning: Learning, state: StudentState, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> None:
     """Score the trained student on eval, and write its folder."""
-    trained = replace(_open_student(learning, state), seeds=tuple(seeds))
-    score_and_save(trained, at.output, learning.teacher_folder)
+    score_and_save(replace(_open_student(learning, state), seeds=tuple(seeds)), at.output, learning.teacher_folder)
     if current_process().main:
         write_carried(state.carried, at.output)
 
 
 def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
-    """Return the trained student with the task's head, and with the vocabulary that the recipe leaves it; attention is sdpa where it can be."""
+    """Return the trained student with the task's head, without the pieces of the vocabulary that the recipe drops."""
     from pocketbert.distill.methods.task import add_carried_projection
 
     student = _make_task_student(learning, state)
@@ -593,7 +594,7 @@ def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
         state.curves,
         (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
     )
-    if not learning.recipe.prunes_vocabulary or not current_process().main:  # process 0 alone scores and writes
-        return trained
-    assert learning.vocabulary is not None
-    return with_vocabulary(trained, learning.vocabulary)
+    if learning.recipe.prunes_vocabulary and current_process().main:  # process 0 alone scores and writes
+        assert learning.vocabulary is not None
+        trained = with_vocabulary(trained, learning.vocabulary)
+    return trained

@@ -75,9 +75,9 @@ def divide_by_own_label(rows: Sequence[Example]) -> tuple[list[Example], list[Ex
 
 
 def _keep_own_labels(rows: Sequence[Example]) -> list[Example | None]:
-    """Return rows of several heads without labels that come from answers, of heads for which some row has a label of its own.
+    """Return copies of rows of several heads without the labels that a teacher's answers gave; None for a row without any label then.
 
-    None stands for a row that has no label then.
+    A head for which no row has a label of its own keeps those of the answers.
     """
     given = [cast("HeadLabels", row.label) for row in rows]
     own = [
