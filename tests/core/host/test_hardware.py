@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -17,11 +18,23 @@ def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.arch in found.summary
     monkeypatch.setattr(hardware, "_cpuinfo", lambda: ("Chip", {"fpu", "avx2", "avx512_vnni", "i8mm"}))
     monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
-    found = describe_machine.__wrapped__()
+    found = describe_machine()
     assert found.isa == ["avx2", "avx512_vnni"]
     assert "[avx2 avx512_vnni]" in found.summary
     monkeypatch.setattr(hardware.platform, "machine", lambda: "aarch64")
-    assert describe_machine.__wrapped__().isa == ["i8mm"]
+    assert describe_machine().isa == ["i8mm"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process cannot be bound to a core here")
+def test_cores_are_those_of_the_moment() -> None:
+    before = os.sched_getaffinity(0)
+    assert describe_machine().cores == len(before)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert describe_machine().cores == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert describe_machine().cores == len(before)
 
 
 @pytest.mark.parametrize(

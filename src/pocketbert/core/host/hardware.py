@@ -46,7 +46,6 @@ class Machine:
         return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
 
 
-@cache
 def describe_machine() -> Machine:
     """Describe this machine: CPU, instruction-set extensions, cores, operating system and Python version."""
     name, flags = _cpuinfo()
@@ -98,6 +97,7 @@ def _available_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def _cpuinfo() -> tuple[str, set[str]]:
     """Read the CPU's model name and feature flags from /proc/cpuinfo; without it, the platform's name and no flags."""
     path = Path("/proc/cpuinfo")
