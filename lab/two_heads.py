@@ -3,7 +3,8 @@
 Run: python lab/two_heads.py SHARED_DATA FOLDER [--set atis] [--seeds 7 8] [--table]     # trains; a run that was stopped goes on
 
 The three runs have the same shapes, rates and rows (4,000 drawn ones of SNIPS, all of ATIS; `--rows` for others). The encoder of the joint run is trained for as many passes over the rows as the two
-encoders of the single runs together (`--joint-passes`), so that both sides cost the same training. Scores are those of the int8 files on the
+encoders of the single runs together (`--joint-passes`), so that both sides cost the same training. ``--apart`` adds a student with both
+heads that learns them from the two teachers of the single runs, and has no common one. Scores are those of the int8 files on the
 dev rows of SNIPS or the test rows of ATIS, which took no part in training; sizes and times are those of the same files.
 """
 
@@ -23,7 +24,7 @@ from pocketbert.core.host.hardware import describe_machine
 
 HEADS = {"intent": ("intent", PLAIN), "slots": ("tags", TAGS)}
 """Column and task of each head."""
-SIDES = ("intent", "slots", "both")
+APART = "apart"  # both heads, each with the teacher of its single run
 DRAW_SEED = 7
 
 
@@ -57,52 +58,62 @@ def write_rows(source: Path, scored: str, rows: int) -> Path:
     return folder
 
 
-def list_settings(side: str, words: WordSet, data: Path, seed: int, passes: int) -> list[str]:
+def list_settings(
+    side: str, words: WordSet, data: Path, seed: int, passes: int, teachers: dict[str, Path]
+) -> list[str]:
     """Return the settings of one run.
 
     Args:
-        side: ``intent``, ``slots`` or ``both``.
+        side: ``intent``, ``slots``, ``both`` or ``apart``.
         words: The set of words.
         data: Folder with its rows.
         seed: Seed of teacher and student.
         passes: Passes over the rows, of the teacher and of the student.
+        teachers: A teacher's folder for each head; of `apart` only.
     """
+    several = side in ("both", APART)
 
     def source(name: str) -> str:
         """Return a source of rows; the column of labels is named by the head where there are two."""
-        label = {} if side == "both" else {"label": HEADS[side][0]}
+        label = {} if several else {"label": HEADS[side][0]}
         text = "text" if side == "intent" else "tokens"
         return json.dumps({"path": str(data / f"{name}.jsonl.gz"), "text": text, **label})
 
-    heads = {name: {"task": task, "label": column} for name, (column, task) in HEADS.items()}
+    heads: dict[str, dict[str, Any]] = {n: {"task": task, "label": column} for n, (column, task) in HEADS.items()}
+    for name, folder in teachers.items():
+        heads[name]["teacher"] = {"model": str(folder)}
+    plan = f"epochs: {passes}, batch: 32, lr: 3e-4"
+    teacher = "start_only: true" if teachers else f"finetune: {{{plan}}}"
+    signals = "logits: 1, labels: 1" + ("" if teachers else ", hidden: 1, attention: 1")
     return [
-        *([f"tasks={json.dumps(heads)}"] if side == "both" else []),
+        *([f"tasks={json.dumps(heads)}"] if several else []),
         f"seed={seed}",
         f"data.train={source('train')}",
         f"data.eval={source(words.scored)}",
         f"data.max_length={words.tokens}",
-        f"teacher={{model: minilm-l6, finetune: {{epochs: {passes}, batch: 32, lr: 3e-4}}}}",
+        f"teacher={{model: minilm-l6, {teacher}}}",
         "student={layers: 3, init: teacher-layers}",
-        f"distill=[{{method: task, epochs: {passes}, batch: 32, lr: 3e-4, dropout: 0.0, temperature: 2.0, "
-        "signals: {logits: 1, hidden: 1, attention: 1, labels: 1}}]",
+        f"distill=[{{method: task, {plan}, dropout: 0.0, temperature: 2.0, signals: {{{signals}}}}}]",
         f"export={{formats: [onnx], lengths: [{words.tokens}], clients: []}}",
         "verify={max_drop: 0.02, min_kept: 0.85}",
         "benchmark={devices: [local], preset: quick, threads: [1]}",
     ]
 
 
-def run_side(side: str, words: WordSet, data: Path, folder: Path, seed: int, passes: int) -> None:
+def run_side(
+    side: str, words: WordSet, data: Path, folder: Path, seed: int, passes: int, teachers: dict[str, Path]
+) -> None:
     """Train and export one side in its run folder, and stop with the exit code of the command if it fails."""
-    recipe = {"intent": PLAIN, "slots": TAGS, "both": "intent-and-slots"}[side]
-    run_pocketbert("run", recipe, "-o", str(folder), *list_settings(side, words, data, seed, passes))
+    recipe = {"intent": PLAIN, "slots": TAGS}.get(side, "intent-and-slots")
+    run_pocketbert("run", recipe, "-o", str(folder), *list_settings(side, words, data, seed, passes, teachers))
 
 
 def read_figures(folder: Path, side: str) -> tuple[dict[str, tuple[float, float]], float, float]:
     """Return the scores of teacher and int8 file in per cent by head, and the file's size in MB and median time in ms."""
     verified: dict[str, Any] = read_json(folder / "verify.json")
     score, teacher = verified["scores"][FILE]["eval"], verified["teacher"]
-    heads = HEADS if side == "both" else [side]
-    own = {name: tuple(s["heads"][name] if side == "both" else s for s in (teacher, score)) for name in heads}
+    heads = [side] if side in HEADS else HEADS
+    own = {name: tuple(s if side in HEADS else s["heads"][name] for s in (teacher, score)) for name in heads}
     times = [
         m["wall"]["p50"]
         for m in read_json(folder / "benchmark.json")["measurements"]
@@ -121,6 +132,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="training rows; default 4,000 of SNIPS and all of ATIS")
     parser.add_argument("--seeds", type=int, nargs="+", default=[7])
     parser.add_argument("--joint-passes", type=int, help="default: as many as both single runs together")
+    parser.add_argument("--apart", action="store_true", help="also both heads with a teacher each")
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     work, words = options.folder.resolve(), SETS[options.set]
@@ -128,12 +140,16 @@ def main() -> None:
     write_words(options.data.resolve(), work)
     rows = options.rows or words.rows
     data = write_rows(work / WORDS_FOLDER / options.set, words.scored, rows)
-    passes = dict.fromkeys(SIDES, words.passes) | {"both": options.joint_passes or 2 * words.passes}
-    runs = [
-        (seed, side, work / f"{data.name}-{side}-{passes[side]}-{seed}") for seed in options.seeds for side in SIDES
-    ]
+    joint = options.joint_passes or 2 * words.passes
+    passes = dict.fromkeys(HEADS, words.passes) | {"both": joint} | ({APART: joint} if options.apart else {})
+
+    def folder_of(side: str, seed: int) -> Path:
+        return work / f"{data.name}-{side}-{passes[side]}-{seed}"
+
+    runs = [(seed, side, folder_of(side, seed)) for seed in options.seeds for side in passes]
     for seed, side, folder in [] if options.table else runs:
-        run_side(side, words, data, folder, seed, passes[side])
+        teachers = {name: folder_of(name, seed) / "teacher" for name in HEADS} if side == APART else {}
+        run_side(side, words, data, folder, seed, passes[side], teachers)
     print(f"{options.set}; {describe_machine().summary}; {rows:,} training rows")
     print("| run | passes | seed | intent: teacher, int8 (accuracy) | slots: teacher, int8 (span F1) | MB | p50, ms |")
     print("|---|---:|---:|---|---|---:|---:|")

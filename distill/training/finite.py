@@ -19,10 +19,6 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.recipe.sections import Updates
 from pocketbert.distill.training.progress import Progress
 
-ATTEMPTS = 30
-"""Number of loss scales at which a step is tried: 30 halvings of the usual first scale, 65,536, lead to 2^-14, the smallest
-normal number of fp16. Gradients that do not fit then never will."""
-
 
 class NotFiniteError(GateError):
     """Raised when a training step computes a NaN or an infinity. The program then ends with exit code 3.
@@ -100,9 +96,7 @@ class NonFiniteErrors:
     dtype: torch.dtype
     work: Path
 
-    def for_step(
-        self, result: StepResult, progress: Progress, saved_step: int, model: nn.Module, scale: float | None = None
-    ) -> NotFiniteError:
+    def for_step(self, result: StepResult, progress: Progress, saved_step: int, model: nn.Module) -> NotFiniteError:
         """Create the error for a step whose loss, terms or gradients are not finite.
 
         Args:
@@ -110,13 +104,10 @@ class NonFiniteErrors:
             progress: State of the run, with the losses of the steps before.
             saved_step: Step of the newest checkpoint; 0 without one.
             model: The model with its weights before the step.
-            scale: The smallest loss scale that was tried; None if the loss itself was not finite, or there is no loss
-                scale.
         """
         type_name = str(self.dtype).removeprefix("torch.")
-        tried = "" if scale is None else f", at each of {ATTEMPTS} loss scales down to {scale:.3g}"
         facts = [
-            f"step {progress.step + 1} of {self.settings.steps} was not made: {result}{tried}; "
+            f"step {progress.step + 1} of {self.settings.steps} was not made: {result}; "
             f"learning rate {result.rate:.3g}, {type_name}."
         ]
         mean = progress.newest_mean_loss()

@@ -46,7 +46,7 @@ from pocketbert.distill.training.data import (
     split_batch,
     take_rows,
 )
-from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, StepResult, first_not_finite
+from pocketbert.distill.training.finite import NonFiniteErrors, StepResult, first_not_finite
 from pocketbert.distill.training.machine import AttentionInFp32, keep_freed_memory, make_accelerator, training_dtype
 from pocketbert.distill.training.monitor import Monitor, open_records
 from pocketbert.distill.training.optimizer import AdamWCourse, Course
@@ -249,8 +249,6 @@ class TrainingLoop:
         self._course = _course_of(settings, objective)
         self._optimizer = self._course.optimizer(model)
         self.progress = load_checkpoint(work, model, self._optimizer) or Progress(step=0, history=[], pending={})
-        if self._accelerator.scaler is not None and self.progress.scaler:
-            self._accelerator.scaler.load_state_dict(self.progress.scaler)
         self._saved_step = self.progress.step
         self._errors = NonFiniteErrors(purpose, settings, self.dtype, work)
         self._check_same_checkpoint()
@@ -279,9 +277,6 @@ class TrainingLoop:
     def step(self) -> float:
         """Make one optimizer step, score the model if it is due after this step, and return the step's loss.
 
-        If scaled gradients overflow in fp16 training, the same step (same rows, same dropout) is tried again with half
-        the scale. Only the attempt that changes the weights counts.
-
         Returns:
             The weighted loss over all rows.
 
@@ -289,25 +284,18 @@ class TrainingLoop:
             NotFiniteError: In all processes, if the loss, a term or the gradient is NaN or infinite. Weights and
                 moments are those before the step.
         """
-        accelerator, scaler = self._accelerator, self._accelerator.scaler
-        for _ in range(ATTEMPTS):
-            rate = self._course.prepare(self._optimizer, self.progress.step)
-            loss, terms = self._backward(self.progress.step)
-            # of gradients that were averaged over the processes, so all have the same norm
-            norm = accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
-            result = StepResult(loss, terms, float(norm), rate)
-            if result.finite:
-                self._prepared_optimizer.step()
-                self._prepared_optimizer.zero_grad()
-                self._add_step(loss, terms, rate)
-                return loss
+        rate = self._course.prepare(self._optimizer, self.progress.step)
+        loss, terms = self._backward(self.progress.step)
+        # of gradients that were averaged over the processes, so all have the same norm
+        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self.settings.clip)
+        result = StepResult(loss, terms, float(norm), rate)
+        if not result.finite:
             self._prepared_optimizer.zero_grad()
-            if scaler is None or not result.loss_is_finite:
-                raise self._errors.for_step(result, self.progress, self._saved_step, self._model)
-            # not left to the scaler's own step: Accelerate does not notice that a fused optimizer skipped it
-            scale = scaler.get_scale()
-            scaler.update()
-        raise self._errors.for_step(result, self.progress, self._saved_step, self._model, scale)
+            raise self._errors.for_step(result, self.progress, self._saved_step, self._model)
+        self._prepared_optimizer.step()
+        self._prepared_optimizer.zero_grad()
+        self._add_step(loss, terms, rate)
+        return loss
 
     def save(self) -> None:
         """Check that all numbers are finite, and write a checkpoint of weights, moments and progress, in process 0.
@@ -318,8 +306,6 @@ class TrainingLoop:
         not_finite = first_not_finite(saved_tensors(self._model, self._optimizer).items())
         if not_finite is not None:
             raise self._errors.for_weights(not_finite, self.progress, self._saved_step)
-        if self._accelerator.scaler is not None:
-            self.progress.scaler = self._accelerator.scaler.state_dict()
         if self.main:
             save_checkpoint(self.work, self.progress, self._model, self._optimizer)
         self._saved_step = self.progress.step

@@ -53,7 +53,6 @@ class Progress(BaseModel):
         step: Number of steps done.
         history: Records of the mean losses so far.
         pending: Sums since the last record: loss and terms by name, and the number of steps that each was in.
-        scaler: State of the loss scaler; empty without one.
         best_step: Step with the best score on validation rows; 0 without scores.
         best_score: The score of that step.
         since_best: Number of scores since the last improvement.
@@ -64,7 +63,6 @@ class Progress(BaseModel):
     step: int
     history: list[StepRecord]
     pending: dict[str, float]
-    scaler: dict[str, int | float] = {}
     best_step: int = 0
     best_score: float | None = None
     since_best: int = 0

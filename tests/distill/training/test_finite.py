@@ -1,7 +1,6 @@
 """A loss, a gradient or a weight that is no number stops training, and leaves nothing behind."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pocketbert.core.recipe.stages import MobileBertStage
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.checkpoints import saved_tensors
-from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
+from pocketbert.distill.training.finite import NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
 from pocketbert.distill.training.loop import TrainingLoop, train
 from pocketbert.distill.training.monitor import Monitor
 from pocketbert.distill.training.optimizer import AdamWCourse
@@ -44,17 +43,15 @@ class Poisoned(cases.Tagging):
         at: The pass, from 0; -1 for none.
         term: The term.
         value: Is added; None adds 0 with a gradient of NaN.
-        until: The first pass that is good again, where there is one.
     """
 
-    def __init__(self, at: int, term: str = "states", value: float | None = NAN, until: int | None = None) -> None:
+    def __init__(self, at: int, term: str = "states", value: float | None = NAN) -> None:
         super().__init__()
-        self.bad = range(at, at + 1 if until is None else until) if at >= 0 else range(0)
-        self.term, self.value, self.passes = term, value, 0
+        self.at, self.term, self.value, self.passes = at, term, value, 0
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
         terms = super().__call__(model, batch)
-        if self.passes in self.bad:
+        if self.passes == self.at:
             zero = 0 * next(model.parameters()).sum()
             added = zero.sqrt() if self.value is None else zero + self.value
             term = terms[self.term]
@@ -201,67 +198,3 @@ def test_only_settings_that_exist_are_advised(tmp_path):
         "the loss is nan (terms: none); learning rate 0.001, bfloat16. The mean loss of steps 21 to 40 was 40." in said
     )
     assert "warmup" not in said
-
-
-# --- a loss scaler ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def in_fp16(monkeypatch) -> Callable[[float], None]:
-    """`in_fp16(scale)`: loops train in fp16 with a real scaler, torch's for the CPU; nothing chooses fp16 today."""
-    import accelerate
-
-    def choose(scale: float) -> None:
-        class Scaled(accelerate.Accelerator):
-            def __init__(self, **options: Any) -> None:
-                super().__init__(**{**options, "mixed_precision": "fp16"})
-                self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
-                self.native_amp = True  # else neither autocast nor the scaler's `unscale_` is asked on a CPU
-
-        monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float16)
-        monkeypatch.setattr("accelerate.Accelerator", Scaled)
-
-    return choose
-
-
-def test_steps_that_the_scaler_skips_do_not_count_and_a_run_resumes_with_its_scale(in_fp16, tmp_path):
-    in_fp16(2.0**40)
-    objective = Poisoned(-1)
-    made = Run(objective, tmp_path / "a")
-    first = made.loop.step()
-    skipped = objective.passes - 1
-    assert skipped > 5
-    assert made.loop.progress.newest_mean_loss() == (1, 1, first)
-    made.loop.save()
-    assert made.loop.progress.scaler["scale"] == 2.0 ** (40 - skipped)
-    resumed = Run(Poisoned(-1), tmp_path / "a")
-    # what it ends in is what a run gets that begins with the scale that fits: same rows, same dropout, same rate
-    in_fp16(2.0 ** (40 - skipped))
-    beside = Run(Poisoned(-1), tmp_path / "b")
-    assert beside.loop.step() == first
-    for _ in range(5):  # the scale grows after the 4th good step
-        assert made.loop.step() == beside.loop.step() == resumed.loop.step()
-    for run in (made, beside, resumed):
-        run.loop.save()
-    for other in (beside, resumed):
-        assert equal(made.snapshot(), other.snapshot())
-        assert made.loop.progress == other.loop.progress
-
-
-@pytest.mark.parametrize(
-    ("value", "passes", "said"),
-    [
-        (None, ATTEMPTS, rf"the gradient norm is nan .*at each of {ATTEMPTS} loss scales down to"),
-        (NAN, 1, r"the loss is nan .* float16\."),
-    ],
-)
-def test_what_no_scale_fits_stops_training_and_a_loss_is_no_matter_of_the_scale(value, passes, said, in_fp16, tmp_path):
-    in_fp16(1.0)
-    objective = Poisoned(1, value=value, until=1000)
-    run = Run(objective, tmp_path)
-    run.loop.step()
-    before = run.snapshot()
-    with pytest.raises(NotFiniteError, match=f"step 2 .* {said}"):
-        run.loop.step()
-    assert (objective.passes, run.loop.progress.step) == (1 + passes, 1)
-    assert equal(run.snapshot(), before)
