@@ -99,10 +99,11 @@ def benchmark(
     with _reach_devices(used, variants_by_device) as (connections, services, targets):
         end, count = time.monotonic() + options.budget_s, len(used)
         for number, name in enumerate(name for name in used if str(name) in connections):
-            budget_s = (end - time.monotonic()) / (count - number)
+            budget_s = max(0.0, end - time.monotonic()) / (count - number)
             session = _Session(name, connections[str(name)], variants_by_device[str(name)], chosen, options, budget_s)
             with _keep_error(str(name), failed):
                 sessions.append(session.run(post_processing or {}))
+            end += session.uncounted_s
         for where, service in services.items():
             with _keep_error(where, failed):
                 sessions += service.measure(variants_by_device[where], chosen, options)
@@ -229,6 +230,7 @@ class _Session:
         notes: Notes for the result.
         run_counts: Numbers of timed inferences that the repeats of each file and length had.
         cooling: Waits until the device is cool.
+        sustained_s: Seconds that files ran without a pause, with the rests between them but without `cooling`.
     """
 
     name: DeviceName
@@ -243,6 +245,7 @@ class _Session:
     notes: list[str] = field(default_factory=list)
     run_counts: list[int] = field(default_factory=list)
     cooling: Cooling = field(init=False)
+    sustained_s: float = 0.0
 
     def __post_init__(self) -> None:
         heat = self.connection.heat if isinstance(self.connection, Thermal) and self._timed else None
@@ -290,6 +293,11 @@ class _Session:
             answers=self._check_answers(),
             sustained=sustained,
         )
+
+    @property
+    def uncounted_s(self) -> float:
+        """Seconds that do not count for the budget: waits until the device is cool, and runs for minutes."""
+        return self.cooling.waited_s + self.sustained_s
 
     def _choose_lengths(self) -> list[Length]:
         """Return the input lengths to measure, and add notes on options that this device cannot follow.
@@ -410,7 +418,9 @@ class _Session:
             tick(f"{v.name}: {minutes:g} min without a pause")
             cell = Cell(v, self.connection.open(v.file, count), length, self.inputs[v.name, length])
             cool = partial(self.cooling.wait, f"{v.name} without a pause", self._print)
+            began, waited_s = time.monotonic(), self.cooling.waited_s
             runs.append(sustain(self.connection, cell, minutes, str(self.name), count, cool))
+            self.sustained_s += time.monotonic() - began - (self.cooling.waited_s - waited_s)
         return runs
 
     def _profiles(self, cold: Mapping[tuple[str, int], ColdRun | None], tick: Tick) -> list[Profile]:

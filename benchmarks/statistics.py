@@ -112,9 +112,14 @@ class Ratio(_Frozen):
     confidence: float
 
     @property
+    def has_interval(self) -> bool:
+        """Whether there were pairs enough for an interval of 95 %."""
+        return self.confidence >= CONFIDENCE
+
+    @property
     def decided(self) -> bool:
-        """Whether 1 is outside of the interval, so that one of the two is faster."""
-        return self.high < 1 or self.low > 1
+        """Whether 1 is outside of an interval of 95 %, so that one of the two is faster."""
+        return self.has_interval and (self.high < 1 or self.low > 1)
 
 
 def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:

@@ -102,8 +102,18 @@ def fitted(confidences: Sequence[Confidence]) -> str:
 
 
 def time_ratio(ratio: Ratio | None) -> str:
-    """Return a time ratio to the baseline with its interval: ``0.512 [0.498, 0.530]``; ``1`` for None."""
-    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "1"
+    """Return a time ratio to the baseline with its interval: ``0.512 [0.498, 0.530]``; ``1`` for None.
+
+    Of fewer than 6 rounds, which allow no interval of 95 %, it is ``0.512 (3 rounds, no interval)``.
+    """
+    if ratio is None:
+        return "1"
+    interval = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.has_interval else f"({_rounds(ratio)}, no interval)"
+    return f"{ratio.median:.3f} {interval}"
+
+
+def _rounds(ratio: Ratio) -> str:
+    return f"{ratio.pairs} round{'s' * (ratio.pairs != 1)}"
 
 
 def factor(value: float) -> str:
@@ -114,8 +124,11 @@ def factor(value: float) -> str:
 def speed(ratio: Ratio) -> str:
     """Return a time ratio as text, with its interval: ``4.81× faster (4.62–5.03)``, or ``1.30× slower (1.21–1.40)``.
 
-    If the interval includes 1, it is ``no clear difference (0.98–1.03 of the time)``.
+    If the interval includes 1, it is ``no clear difference (0.98–1.03 of the time)``; of too few rounds for an interval
+    ``0.98 of the time (3 rounds, no interval)``.
     """
+    if not ratio.has_interval:
+        return f"{ratio.median:.2f} of the time ({_rounds(ratio)}, no interval)"
     if not ratio.decided:
         return f"no clear difference ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
     if ratio.median < 1:

@@ -8,6 +8,7 @@ ids.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -69,6 +70,12 @@ class EngineFile(NamedTuple):
     def thread_safe(self) -> bool:
         """Whether several threads may call the opened file at the same time."""
         return bool(getattr(_find_opener(self.format, self.runtime), "thread_safe", False))
+
+    def import_engine(self) -> None:
+        """Import the library that opens the file, if it is installed; `open` then takes no longer than opening the file."""
+        module = _LATE_ENGINES.get(_find_opener(self.format, self.runtime))
+        if module is not None:
+            importlib.import_module(module).import_engine()
 
     def open(self, threads: int | None = None) -> FilePredictor:
         """Open the file with its engine, as `open_file` does, but without storing a description of it."""
@@ -209,6 +216,12 @@ _ENGINES: dict[Format, Opener] = {
 }
 _RUNTIME_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _open_openvino}
 """Engines of files that were written for a runtime other than their format's usual engine."""
+_LATE_ENGINES: dict[Opener, str] = {
+    _open_tflite: "pocketbert.runtime.tflite",
+    _open_openvino: "pocketbert.runtime.openvino",
+    _open_coreml: "pocketbert.runtime.coreml.predictor",
+}
+"""The module of engines that are imported when a file is opened; its function `import_engine` imports the library."""
 
 
 def add_missing_inputs(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

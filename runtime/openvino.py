@@ -6,7 +6,9 @@ settings of its int8 products, on this CPU.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,6 +27,12 @@ _DISTRIBUTION = "openvino"
 _INSTALL = "pip install 'pocketbert[openvino]'"
 _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
 """One text at a time."""
+
+
+def import_engine() -> None:
+    """Import OpenVINO, if it is installed."""
+    with block_openvino_telemetry(), suppress(ImportError):  # told when a file is opened
+        importlib.import_module("openvino.frontend")
 
 
 class OpenVinoPredictor:

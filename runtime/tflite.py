@@ -98,6 +98,14 @@ class Padding:
         return out
 
 
+def import_engine() -> None:
+    """Import the TFLite engine that files are opened with, if one is installed."""
+    installed = _installed_engine()
+    if installed is not None:
+        with contextlib.suppress(ImportError):  # told when a file is opened
+            importlib.import_module(installed[0].module)
+
+
 class TflitePredictor:
     """Runs one TFLite file on the CPU with the first TFLite engine that is installed.
 
@@ -185,12 +193,11 @@ class TflitePredictor:
 
         The size of the sequence axis is a number if the file takes one length only, else the string ``sequence``.
         """
-        runner = self._runners[self.lengths[-1]]
-        free_length = self.lengths[-1] if len(self.lengths) > 1 else None
-        inputs, outputs = runner.get_input_details(), runner.get_output_details()
+        runners = self._runners[self.lengths[0]], self._runners[self.lengths[-1]]
+        inputs, outputs = zip(*((r.get_input_details(), r.get_output_details()) for r in runners), strict=True)
         return Signature(
-            inputs=[_tensor(n, inputs[n], free_length) for n in self.inputs],
-            outputs=[_tensor(n, outputs[n], free_length) for n in self.outputs],
+            inputs=[_tensor(n, *(details[n] for details in inputs)) for n in self.inputs],
+            outputs=[_tensor(n, *(details[n] for details in outputs)) for n in self.outputs],
             lengths=list(self.lengths),
         )
 
@@ -251,13 +258,16 @@ def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
     return out
 
 
-def _tensor(name: str, details: Mapping[str, Any], free_length: int | None) -> Tensor:
-    """Return name, type and shape of a tensor. An axis of `free_length` elements is called ``sequence``."""
-    shape = [int(n) for n in details["shape"]]
+def _tensor(name: str, shortest: Mapping[str, Any], longest: Mapping[str, Any]) -> Tensor:
+    """Return name, type and shape of a tensor, described at the shortest and the longest input of a file.
+
+    An axis whose size differs between them is called ``sequence``.
+    """
+    sizes = zip(map(int, shortest["shape"]), map(int, longest["shape"]), strict=True)
     return Tensor(
         name=name,
-        dtype=np.dtype(details["dtype"]).name,
-        shape=["sequence" if i == 1 and n == free_length else n for i, n in enumerate(shape)],
+        dtype=np.dtype(longest["dtype"]).name,
+        shape=["sequence" if short != long else long for short, long in sizes],
     )
 
 

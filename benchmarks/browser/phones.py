@@ -156,6 +156,7 @@ class Phone:
         cases = sorted((c for c in self.cases.values() if c.key[:3] == (file, unit, threads)), key=lambda c: c.repeat)
         planned, battery = plan.files[file], " → ".join(dict.fromkeys(c.battery for c in cases if c.battery))
         cells = [((cell.length, cell.gap_ms), cell) for case in cases for cell in case.cells]
+        first_length = planned.feeds(plan.texts, plan.lengths[-1])[0]["input_ids"].shape[1]  # what the page runs first
         load = Load(before=None, after=None, others=None, thermal=f"battery {battery}" if battery else "")
         for length, gap_ms in dict.fromkeys(key for key, _ in cells):
             same = [cell for key, cell in cells if key == (length, gap_ms)]
@@ -179,7 +180,7 @@ class Phone:
                 wall=Statistics.of([time for wall in walls for time in wall]),
                 wall_interval=repeat_interval([float(np.median(wall)) for wall in walls]),
                 cpu=None,
-                cold=_cold_start(cases, max(shapes)),
+                cold=_cold_start(cases, first_length),
                 warmup_runs=max(cell.warmup_runs for cell in same),
                 warmup_stable=all(cell.warmup_stable for cell in same),
                 wall_ms=walls,

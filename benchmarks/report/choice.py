@@ -20,8 +20,8 @@ RULE = (
     "On each platform: the file with the scheme of the default file, unless it failed a gate, or another file for the platform is "
     "at least as good in score, size and latency and better in one of them."
 )
-_DEVICES = {"Android": ("adb:",), "Web": ("browser",)}
-"""Beginnings of the names of devices that are of a platform, by the first word of the platform's name."""
+_DEVICES = {"adb:": "Android", "qai-hub:": "Android", "browser": "Web"}
+"""The platform of a device, by the beginning of its name; other devices tell theirs by their system, as imported phones do."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,25 @@ class FileChoice:
     device: str = ""
 
 
-Times = Mapping[str, Mapping[str, float]]
-"""Median latencies in ms by device, then by name of the file; the device that is shown first comes first."""
+@dataclass(frozen=True)
+class DeviceTimes:
+    """The latencies that were measured on one device.
+
+    Attributes:
+        p50: Median latency in ms by name of the file.
+        platform: First word of the platform that the device is of, ``Android`` or ``Web``; empty for others.
+    """
+
+    p50: dict[str, float]
+    platform: str = ""
+
+
+Times = Mapping[str, DeviceTimes]
+"""Latencies by device; the device that is shown first comes first."""
 
 
 def collect_times(rows: Sequence[ModelRow], result: BenchmarkResult | None) -> Times:
-    """Return each file's median latency in ms on each device, at the length, threads and idle time that tables show first.
+    """Return each file's median latency on each device, at the length, threads and idle time that tables show first.
 
     A browser measures the same file once for each accelerator (wasm, WebGPU); the shortest time counts.
     """
@@ -56,15 +69,21 @@ def collect_times(rows: Sequence[ModelRow], result: BenchmarkResult | None) -> T
         return {}
     by_digest = {row.sha256: row.name for row in rows if row.sha256}
     names = {row.name for row in rows}
-    times: dict[str, dict[str, float]] = {}
+    times: dict[str, DeviceTimes] = {}
     for session in sorted(result.sessions, key=lambda s: s is not result.headline):
         for variant in session.variants:
             m = session.find(variant.name, *headline_condition(session)) if session.timed else None
             name = variant.name if variant.name in names else by_digest.get(variant.sha256)
             if m is not None and m.wall is not None and name is not None:
-                device = times.setdefault(session.device, {})
-                device[name] = min(m.wall.p50, device.get(name, m.wall.p50))
+                p50 = times.setdefault(session.device, DeviceTimes({}, _platform_of(session))).p50
+                p50[name] = min(m.wall.p50, p50.get(name, m.wall.p50))
     return times
+
+
+def _platform_of(session: BenchmarkResult) -> str:
+    """Return the platform of a session's device, ``Android`` or ``Web``; empty for others."""
+    by_name = (platform for beginning, platform in _DEVICES.items() if session.device.startswith(beginning))
+    return next(by_name, "Android" if session.machine.system.startswith("Android") else "")
 
 
 def choose_files(rows: Sequence[ModelRow], times: Times) -> list[FileChoice]:
@@ -86,17 +105,20 @@ def choose_files(rows: Sequence[ModelRow], times: Times) -> list[FileChoice]:
     if places := sorted({place for row in files for place in row.platforms}, key=str.casefold):
         offered = [(p, [row for row in files if p in row.platforms], _device_of(p, times)) for p in places]
     elif times:
-        offered = [(d, [row for row in files if row.name in of_device], d) for d, of_device in times.items()]
+        offered = [(d, [row for row in files if row.name in of_device.p50], d) for d, of_device in times.items()]
     else:
         judged = any(row.eval_score is not None or row.status is not None for row in files)
         offered = [("", files if judged else [], "")]
-    return [_choose(place, some, default, times.get(device, {}), device) for place, some, device in offered if some]
+    none = DeviceTimes({})
+    return [
+        _choose(place, some, default, times.get(device, none).p50, device) for place, some, device in offered if some
+    ]
 
 
 def _device_of(platform: str, times: Times) -> str:
     """Return the measured device that belongs to a platform, else the device that tables show first; "" if nothing was timed."""
-    beginnings = _DEVICES.get(platform.split(",")[0], ())
-    return next((d for d in times if d.startswith(beginnings)) if beginnings else iter(()), next(iter(times), ""))
+    word = platform.split(",")[0]
+    return next((device for device, measured in times.items() if measured.platform == word), next(iter(times), ""))
 
 
 def _choose(

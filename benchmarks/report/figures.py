@@ -395,8 +395,8 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
         m: One of its measurements.
 
     Returns:
-        The ratio. None for files of the first folder, for files that it does not have, and if nothing was timed or one of
-        the two files lacks times of a repeat, as after an interruption.
+        The ratio. None for files of the first folder, for files that it does not have, and if nothing was timed, one of the
+        two files lacks times of a repeat, as after an interruption, or all times are of one round: the files did not take turns.
     """
 
     def path_in_folder(variant: Variant) -> str:
@@ -413,5 +413,6 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
     for other in (one for one in session.measurements if one.variant in others):
         if (other.threads, other.length, other.gap_ms, [*map(len, other.wall_ms)]) == condition:
             turn = 1 if m.gap_ms else session.protocol.burst
-            return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
+            ratio = time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
+            return ratio if ratio.pairs > 1 else None
     return None

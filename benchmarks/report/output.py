@@ -348,8 +348,8 @@ def collect_model_figures(data: ReportData) -> list[ModelFigures]:
                 p50_ms=wall.p50 if wall else None,
                 p90_ms=wall.p90 if wall else None,
                 time_ratio=ratio.median if ratio else None,
-                time_ratio_low=ratio.low if ratio else None,
-                time_ratio_high=ratio.high if ratio else None,
+                time_ratio_low=ratio.low if ratio and ratio.has_interval else None,
+                time_ratio_high=ratio.high if ratio and ratio.has_interval else None,
                 passed=row.status is Status.PASSED if row.status is not None else None,
             )
         )

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ _DEVICE = "coreml"
 """Core ML's own engine name."""
 SWITCH = "POCKETBERT_COREML_REFERENCE"
 """Environment variable that, set to anything but 0, chooses the evaluator on macOS too."""
+
+
+def import_engine() -> None:
+    """Import coremltools, if a file would be opened with Core ML."""
+    if not _uses_reference() and version_of("coremltools") is not None:
+        with suppress(ImportError):  # told when a file is opened
+            importlib.import_module("coremltools.models")
+
+
+def _uses_reference() -> bool:
+    """Return whether packages are opened with the evaluator: where there is no Core ML, or where `SWITCH` asks for it."""
+    return os.environ.get(SWITCH, "0") != "0" or sys.platform != "darwin"
 
 
 class CoremlPredictor:
@@ -55,8 +68,7 @@ class CoremlPredictor:
         self.path = path
         package = read_package(path)
         self._description = read_description(package)
-        reference = reference or os.environ.get(SWITCH, "0") != "0" or sys.platform != "darwin"
-        version = None if reference else version_of("coremltools")
+        version = None if reference or _uses_reference() else version_of("coremltools")
         self._model: _Reference | _Device
         if version is None:
             self.engine, self.engine_version = REFERENCE_ENGINE, version_of("pocketbert") or "0"

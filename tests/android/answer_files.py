@@ -85,6 +85,7 @@ class Kit:
         temperature: What the first file's logits are divided by; the others have other temperatures.
         unknown: Probability below which an answer of the first file is unknown; the others have higher ones.
         heads: The task of each of several heads by its name.
+        keeps_blanks: Whether tokens hold the blank in front of them, as DeBERTa's do.
     """
 
     task: TaskName
@@ -94,6 +95,7 @@ class Kit:
     temperature: float | None = None
     unknown: float | None = None
     heads: dict[str, TaskName] | None = None
+    keeps_blanks: bool = False
 
     @property
     def row(self) -> Task:
@@ -132,6 +134,7 @@ KITS = {
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
     "reranker": Kit(TaskName.REGRESSION, pair=True, more={"score": "sigmoid", "truncation_side": "left"}),
     "token-classification": Kit(TAG, TAGS),
+    "tags-after-blanks": Kit(TAG, TAGS, keeps_blanks=True),
     "parts-of-speech": Kit(TAG, ("NOUN", "VERB", "ADJ", "O")),
     "question-answering": Kit(QUESTION, pair=True, more={"stride": 4, "answer_length": 5}),
     "null-answers": Kit(QUESTION, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}),
@@ -181,6 +184,10 @@ def _statistics() -> Iterator[dict[str, Any]]:
 
 def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     write_tokenizer(folder)
+    if kit.keeps_blanks:
+        made = json.loads((folder / "tokenizer.json").read_text())
+        made["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+        (folder / "tokenizer.json").write_text(json.dumps(made))
     config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
     heads = {HEADS_KEY: kit.heads} if kit.heads else {}
     (folder / "config.json").write_text(json.dumps(config | heads))
@@ -200,7 +207,7 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     examples = [Example(*((t, None) if isinstance(t, str) else t), None, row) for row, t in enumerate(texts, 1)]
     prepared = head.prepare(examples, tokenizer, "texts", labelled=False)
     outputs = [_random_outputs(e, head, tokenizer, kit.columns(tokenizer), random) for e in prepared.encoded]
-    _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit))
+    _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit, tokenizer))
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
     columns = [[bool(of_token), float(factor)] for of_token, factor in zip(*_fake_columns(kit, tokenizer), strict=True)]
     said = {"mask_id": tokenizer.mask_id, "tokens": spelled, "columns": columns}
@@ -240,13 +247,17 @@ def _random_outputs(
     return (np.round(values / 2) * 2 if random.random() < 1 / 3 else values).astype(np.float32)
 
 
-def _cases(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit) -> Iterator[dict[str, Any]]:
+def _cases(
+    head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, tokenizer: TextTokenizer
+) -> Iterator[dict[str, Any]]:
     """Texts with their outputs, the first file's answer, and the files whose answer is unknown."""
     answered = [_answers(head, prepared, outputs, kit, number) for number in range(len(MODELS))]
     for example, numbers, answers in zip(
         prepared.examples, prepared.rows_of(), zip(*answered, strict=True), strict=True
     ):
         rows = [_row(prepared.encoded[i], outputs[i]) for i in numbers]
+        if kit.keeps_blanks:  # as the tokenizer says it
+            rows[0]["starts"] = [start for start, _ in tokenizer.golden(example.text)["offsets"]]
         unknown = {path: bool(getattr(a, "unknown", None)) for path, a in zip(MODELS, answers, strict=True)}
         yield {"input": [example.text, example.pair], "rows": rows, "answer": _plain(answers[0]), "unknown": unknown}
 

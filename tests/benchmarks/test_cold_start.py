@@ -4,8 +4,9 @@ import sys
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import cold_start as cold_start_module
 from pocketbert.benchmarks.cold_start import cold_start, main
-from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.types import Format
 from pocketbert.runtime.engines import EngineFile
 
@@ -19,6 +20,27 @@ def test_the_process_measures_and_profiles_and_the_parents_memory_is_not_counted
     assert ballast.nbytes > found.start.peak_rss_bytes > found.start.peak_memory_bytes >= 0
     assert found.ops.runs == 3
     assert {o.op_type for o in found.ops.ops} >= {"MatMul", "Tanh", "Gather"}
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("pocketbert.runtime.tflite", ["--format", "tflite"]),
+        ("pocketbert.runtime.openvino", ["--format", "onnx", "--runtime", "openvino"]),
+    ],
+)
+def test_the_import_of_an_engine_is_no_part_of_the_load(module, arguments, monkeypatch):
+    steps = []
+    monkeypatch.setattr(f"{module}.import_engine", lambda: steps.append("imported"))
+    monkeypatch.setattr(cold_start_module, "_reset_peak", lambda: steps.append("clock starts"))
+
+    def refuse(*_):
+        steps.append("opened")
+        raise InputError(Problem("file", "is none"))
+
+    monkeypatch.setattr(EngineFile, "open", refuse)
+    assert main(["file", *arguments]) == 2
+    assert steps == ["imported", "clock starts", "opened"]
 
 
 def test_a_refused_file_is_the_users_error_and_a_crash_the_machines(tmp_path, folder, monkeypatch):

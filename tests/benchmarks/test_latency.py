@@ -1,8 +1,14 @@
 """The latency protocol on this machine: what is measured, kept, compared, shortened and refused."""
 
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from pocketbert.benchmarks import latency
+from pocketbert.benchmarks.devices import table
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
 from pocketbert.benchmarks.report import render_report
@@ -129,6 +135,24 @@ def test_files_run_for_minutes_one_after_the_other(variants, texts, make_data):
     assert BenchmarkResult.model_validate_json(made.model_dump_json()) == made
     assert "wall_ms" not in made.to_dict()["sustained"][0]
     assert "<h3>Sustained</h3>" in render_report(make_data(benchmark=made))
+
+
+def test_minutes_without_a_pause_are_no_part_of_the_next_devices_budget(variants, texts, monkeypatch):
+    options = BenchmarkOptions(runs=5, repeats=1, budget_s=600, sustained_min=0.005, lengths=(16,), **QUICK)
+    made, passed = benchmark(variants[:1], texts, options).sustained[0], [0.0]
+
+    def sustain(*_):
+        passed[0] += 1000
+        return made
+
+    monkeypatch.setattr(latency, "sustain", sustain)
+    monkeypatch.setattr(latency, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    here = table._devices["local"]
+    monkeypatch.setitem(table._devices, "ssh", replace(table._devices["ssh"], connect=here.connect))
+    both = benchmark(variants[:1], texts, replace(options, devices=("ssh:a", "ssh:b")))
+    first, second = (session.protocol for session in both.sessions)
+    assert first.budget_s == pytest.approx(300, abs=50)
+    assert second.budget_s > first.budget_s, "the minutes of the first device are not counted"
 
 
 def test_all_wrong_arguments_are_told_at_once(variants, texts):

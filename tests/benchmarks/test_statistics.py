@@ -79,6 +79,8 @@ def test_the_interval_covers_what_it_says(n):
         assert 1 - 2 * scipy.stats.binom.cdf(cut + 1, n, 0.5) < 0.95  # and no narrower one would do
     else:
         assert cut == 0
+    assert ratio.has_interval == (n >= 6)
+    assert ratio.decided == (n >= 6 and ratio.low > 1)
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says():

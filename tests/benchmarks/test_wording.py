@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.statistics import Ratio
+from pocketbert.benchmarks.statistics import Ratio, paired_ratio
 from pocketbert.core.predict.scores import Confidence
 
 
@@ -37,6 +37,10 @@ def make_ratio(median, low, high):
         (wording.speed, make_ratio(0.2, 0.19, 0.21), "5.00× faster (4.76–5.26)"),
         (wording.speed, make_ratio(1.5, 1.2, 1.8), "1.50× slower (1.20–1.80)"),
         (wording.speed, make_ratio(0.99, 0.95, 1.02), "no clear difference (0.95–1.02 of the time)"),
+        (wording.speed, paired_ratio([1.0, 1.1], [2.0, 2.0]), "0.52 of the time (2 rounds, no interval)"),
+        (wording.time_ratio, paired_ratio([1.0] * 6, [2.0] * 6), "0.500 [0.500, 0.500]"),
+        (wording.time_ratio, paired_ratio([1.0], [2.0]), "0.500 (1 round, no interval)"),
+        (wording.time_ratio, None, "1"),
     ],
 )
 def test_figures_in_words(words, value, text):

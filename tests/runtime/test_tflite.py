@@ -249,16 +249,19 @@ def test_damaged_files_are_refused_and_the_process_lives(
 class FakeRunner:
     given: ClassVar[list[np.ndarray]] = []
     inputs_shape: ClassVar[list[int]] = [1, -1]
+    outputs_shape: ClassVar[list[int]] = [1, 2]
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def get_input_details(self) -> dict[str, Any]:
-        shape = [self.length if n < 0 else n for n in self.inputs_shape]
-        return {"input_ids": {"shape": np.array(shape), "dtype": np.int32, "index": 0}}
+        return {"input_ids": {"shape": self._shape(self.inputs_shape), "dtype": np.int32, "index": 0}}
 
     def get_output_details(self) -> dict[str, Any]:
-        return {"logits": {"shape": np.array([1, 2]), "dtype": np.float32, "index": 1}}
+        return {"logits": {"shape": self._shape(self.outputs_shape), "dtype": np.float32, "index": 1}}
+
+    def _shape(self, shape: list[int]) -> np.ndarray:
+        return np.array([self.length if n < 0 else n for n in shape])
 
     def __call__(self, input_ids: np.ndarray) -> dict[str, np.ndarray]:
         assert input_ids.dtype == np.int32
@@ -334,6 +337,18 @@ def test_engines_in_their_order(
     assert predictor.run(more)["logits"].tolist() == [[8, 8]] * 3  # what the graph does not want is ignored
     assert len(FakeRunner.given) == 3  # without functions behind the runner every run goes through it
     assert predictor.coverage is None  # these do not tell
+
+
+@pytest.mark.parametrize(
+    ("made", "told"), [([1, 8], [1, 8]), ([1, -1, 3], [1, "sequence", 3]), ([1, 8, -1], [1, 8, "sequence"])]
+)
+def test_an_output_as_wide_as_the_longest_input_is_no_sequence(
+    monkeypatch: pytest.MonkeyPatch, file: Path, made: list[int], told: list[int | str]
+) -> None:
+    install(monkeypatch, tflite_runtime="2.14.0")
+    monkeypatch.setattr(FakeRunner, "outputs_shape", made)
+    signature = TflitePredictor(file).signature
+    assert [t.shape for t in (*signature.inputs, *signature.outputs)] == [[1, "sequence"], told]
 
 
 def test_a_shorter_row_finds_the_padding_untouched(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

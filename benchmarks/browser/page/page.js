@@ -205,8 +205,8 @@ async function measureCase(plan, one, budgetMs) {
     const { runner } = opened;
     state.hidden = document.hidden;
     const loadMs = await runner.open(bytes, file, one.unit, one.threads);
-    const longest = plan.sets[file.inputs[plan.lengths[plan.lengths.length - 1]]][0];
-    const [firstMs] = await runner.time([runner.prepare(longest)], 1);
+    const firstInput = plan.sets[file.inputs[plan.lengths[plan.lengths.length - 1]]][0];
+    const [firstMs] = await runner.time([runner.prepare(firstInput)], 1);
     if (!state.checks.some((check) => check.file === one.file && check.unit === one.unit)) {
       state.checks.push(await checkAnswers(plan, runner, file, one.unit));
       drawTable(plan);

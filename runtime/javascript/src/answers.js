@@ -172,23 +172,30 @@ const ANSWERS = {
   "feature-extraction": ({ encodings, matrices }) => ({ vector: Float32Array.from(rowOf(matrices[0], 0)), truncated: encodings[0].truncated }),
 };
 
+/** Return a place moved over the blanks before a word, which some tokenizers count to the word's first token. */
+function afterBlanks(characters, start, end) {
+  while (start < end && !characters[start].trim()) start++;
+  return start;
+}
+
 /** Return the index of each word's first token, and its place in the text. */
-function findWords({ words, starts, ends }) {
+function findWords(text, { words, starts, ends }) {
   const out = [];
+  const characters = Array.from(text);
   let last = -1;
   words.forEach((word, i) => {
     if (word >= 0 && word === last) out[out.length - 1].end = ends[i];
-    else if (word >= 0) out.push({ token: i, start: starts[i], end: ends[i] });
+    else if (word >= 0) out.push({ token: i, start: afterBlanks(characters, starts[i], ends[i]), end: ends[i] });
     last = word;
   });
-  return out;
+  return out.filter(({ start, end }) => start < end); // what some tokenizers split off of several blanks is no word
 }
 
 /** Return the labelled spans of a text; the first token of a word decides its tag. */
 function findSpans(text, encoded, matrix, labels, score) {
   const labelOf = (tag) => (tag === "O" ? null : BEGIN.test(tag) || INSIDE.test(tag) ? tag.slice(2) : tag);
   const single = !labels.some((tag) => BEGIN.test(tag) || INSIDE.test(tag));
-  const words = findWords(encoded).map((word) => {
+  const words = findWords(text, encoded).map((word) => {
     const scores = scoresOf(rowOf(matrix, word.token), score);
     const at = best(scores);
     return { ...word, tag: labels[at], score: scores[at] };
@@ -217,7 +224,8 @@ function findAnswer(context, windows, matrices, processing) {
   const found = windows.map((window, i) => bestInWindow(window, matrices[i], processing.answer_length));
   const top = found.reduce((a, b) => (b.score > a.score ? b : a));
   if (processing.null_answers && Math.min(...found.map((one) => one.nullScore)) > top.score) return { text: "", start: 0, end: 0, score: top.probability, truncated: false };
-  return { text: excerpt(context, top.start, top.end), start: top.start, end: top.end, score: top.probability, truncated: false };
+  const start = afterBlanks(Array.from(context), top.start, top.end);
+  return { text: excerpt(context, start, top.end), start, end: top.end, score: top.probability, truncated: false };
 }
 
 /** Return the span of context tokens with the largest sum of start and end logits, not longer than allowed. */

@@ -257,6 +257,8 @@ def test_two_browsers_at_once_are_two_devices_with_full_records(served, tmp_path
     about = (m.engine, m.engine_version, m.unit, m.provenance)
     assert about == ("onnxruntime-web", "1.30.0", "wasm", Provenance.MEASURED)
     assert (m.wall_ms, m.wall.p50, m.cold.load_ms, m.cold.first_ms) == ([[32.0] * 5] * 2, 32.0, 9.0, 4.0)
+    # the page runs the last length first, once, and every figure says so
+    assert {one.cold.length for one in first.measurements} == {16}
     assert (m.machine.system, m.load.thermal) == (FACTS["user_agent"], "battery 79 % discharging")
     assert first.compare("student int8", 1, "text").wall.median == 1.0
     assert [(a.variant, a.passed) for a in first.answers] == [("teacher fp32", True), ("student int8", True)]

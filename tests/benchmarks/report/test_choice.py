@@ -1,9 +1,11 @@
 """Which file the report and the card name for a platform: what the scores, sizes, latencies and gates justify."""
 
+import dataclasses
+
 import pytest
 
 from pocketbert.benchmarks.report import ModelRow, render_report
-from pocketbert.benchmarks.report.choice import choose_files, list_files
+from pocketbert.benchmarks.report.choice import DeviceTimes, choose_files, collect_times, list_files
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.types import Scheme, Status
 
@@ -54,7 +56,7 @@ CASES = {
 def test_the_file_is_the_one_that_the_numbers_justify(files, times, taken, reason):
     rows = [make_row(name, score, size, **more) for name, score, size, more in files]
     teacher = make_row("teacher", 99, 0.1, scheme=Scheme.FP32, is_teacher=True)
-    (choice,) = choose_files([teacher, *rows], {"local": times} if times else {})
+    (choice,) = choose_files([teacher, *rows], {"local": DeviceTimes(times)} if times else {})
     assert (choice.row.name if choice.row else None, choice.reason) == (taken, reason)
     assert choice.time == times.get(taken)
 
@@ -65,13 +67,32 @@ def test_each_platform_has_its_own_files_the_scheme_of_the_default_file_and_its_
         make_row("core ml fp16", 90, 20, "iOS", scheme=Scheme.FP16),
         make_row("core ml w8", 89, 10, "iOS", scheme=Scheme.W8),
     ]
-    times = {"local": {"int8": 1.0}, "adb:1": {"int8": 5.0}}
+    times = {"local": DeviceTimes({"int8": 1.0}), "adb:1": DeviceTimes({"int8": 5.0}, "Android")}
     choices = choose_files(rows, times)
     assert [(c.place, c.row.name, c.time, c.device) for c in choices] == [
         ("Android, ONNX Runtime", "int8", 5.0, "adb:1"),
         ("iOS", "core ml w8", None, ""),
     ]
     assert next((row.name, places) for row, places in list_files(choices)) == ("int8", ["Android, ONNX Runtime"])
+
+
+@pytest.mark.parametrize(
+    ("device", "system", "platform"),
+    [
+        ("local", "Linux 6.1", ""),
+        ("adb:1", "Linux 5.10", "Android"),
+        ("Google Pixel 8", "Android 15 (API 35)", "Android"),
+        ("qai-hub:Galaxy S24", "Qualcomm AI Hub", "Android"),
+        ("browser: Pixel 8", "Mozilla/5.0", "Web"),
+    ],
+)
+def test_devices_are_of_a_platform_by_their_name_or_their_system(result, device, system, platform):
+    machine = dataclasses.replace(result.machine, system=system)
+    measurements = [m.model_copy(update={"device": device}) for m in result.measurements]
+    measured = result.model_copy(update={"machine": machine, "measurements": measurements})
+    rows = [make_row(v.name, 90, 10, scheme=Scheme.FP32) for v in result.variants]
+    (times,) = collect_times(rows, measured).values()
+    assert (times.platform, {*times.p50}) == (platform, {row.name for row in rows})
 
 
 def test_the_page_names_the_file_and_says_when_there_is_none(make_data, words):

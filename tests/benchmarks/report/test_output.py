@@ -45,6 +45,14 @@ def test_each_file_is_compared_with_its_namesake_in_the_first_folder(two, result
     assert "first folder" not in " ".join(make_latency_table(result)[0])
 
 
+def test_files_of_one_round_did_not_take_turns(two):
+    one_round = two.model_copy(update={"protocol": two.protocol.model_copy(update={"burst": 10_000})})
+    measurements = [m.model_copy(update={"wall_ms": m.wall_ms[:1]}) for m in two.measurements]
+    assert all(same_file_ratio(one_round, m) is None for m in measurements)
+    session = one_round.model_copy(update={"measurements": measurements})
+    assert all(same_file_ratio(session, m) is None for m in measurements)
+
+
 def test_a_file_that_lacks_times_of_its_namesake_is_not_compared(two):
     """As a browser that was interrupted leaves them."""
     ours = [m for m in two.measurements if m.variant.startswith("b ")]

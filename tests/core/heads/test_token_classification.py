@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
@@ -60,6 +61,41 @@ def test_the_first_token_of_each_word_has_its_tag_and_no_other_token(prepared: A
         assert len(target) == len(encoded)
     with pytest.raises(ValueError, match="places"):
         find_words(tokenizer.encode([TEXT])[0])
+
+
+def write_blank_tokenizer(folder: Path, kind: str) -> TextTokenizer:
+    """Return a tokenizer whose tokens hold the blank in front of them, as DeBERTa's (Metaspace) and ModernBERT's (bytes) do."""
+    blank = {"metaspace": "▁", "bytes": "Ġ"}[kind]
+    words = [f"{blank}{word}" for word in ("Zoe", "lives", "in", "New", "York")]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, "Zoe"]
+    made = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    splitters = {"metaspace": pre_tokenizers.Metaspace(), "bytes": pre_tokenizers.ByteLevel(add_prefix_space=False)}
+    made.pre_tokenizer = splitters[kind]
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text('{"model_type": "deberta-v2", "pad_token_id": 0}')
+    return TextTokenizer(folder, 16)
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "bytes"])
+def test_the_blank_before_a_word_is_no_part_of_it(kind: str, tmp_path: Path) -> None:
+    tokenizer, text = write_blank_tokenizer(tmp_path, kind), "Zoe lives in New York"
+    spans = (Span(0, 3, "per"), Span(13, 21, "loc"))
+    [raw] = [tokenizer.golden(text)["offsets"]]
+    assert [12, 16] in raw, "the tokenizer counts the blank to the word"
+    prepared = HEAD.prepare(make_rows((text, spans)), tokenizer, "a.jsonl")
+    first = find_words(prepared.encoded[0])[0]
+    assert [TAGS[prepared.targets["labels"][0][i]] for i in first] == ["B-per", "O", "O", "B-loc", "I-loc"]
+    right = outputs(prepared)
+    assert score_outputs(HEAD, prepared, right).value == 1
+    [answer] = HEAD.answers(right, prepared)
+    assert [(s.start, s.end, s.text) for s in answer.spans] == [(0, 3, "Zoe"), (13, 21, "New York")]
+    [window] = tokenizer.windows([("Zoe", text)], 4)[0]
+    assert [
+        text[a:b] for (a, b), part in zip(window.places.offsets, window.places.parts, strict=True) if part == 1
+    ] == text.split()
 
 
 def test_an_unknown_label_is_refused_and_offsets_count_code_points(tokenizer: TextTokenizer) -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from pocketbert.benchmarks.report.choice import DeviceTimes
 from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Requirements
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.scores import Confidence
@@ -156,7 +157,7 @@ def test_the_headline_names_what_the_numbers_justify_and_new_figures_replace_it(
     assert taken == "**Take `onnx/model.onnx` on Android, ONNX Runtime; iOS, ONNX Runtime; Python; Web, Node.js.**"
     assert table["Python"] == ["`onnx/model.onnx` (onnx/model_int8.onnx is beaten in score)", "90.00", "1 kB", "–"]
     smaller = with_models(small, bytes=lambda r: 500 if "int8" in r.path else 1000)
-    measured = CardFigures(medians={"local": {"onnx/model_int8.onnx": 1.25, "onnx/model.onnx": 2.5}})
+    measured = CardFigures(medians={"local": DeviceTimes({"onnx/model_int8.onnx": 1.25, "onnx/model.onnx": 2.5})})
     again = replace_figures(card(small), render_headline(smaller, measured))
     assert again is not None
     assert headline(again)[1]["Python"] == ["`onnx/model_int8.onnx`", "80.00", "0.5 kB", "1.25"]

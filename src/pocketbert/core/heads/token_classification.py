@@ -127,6 +127,8 @@ class TokenClassificationHead:
 def find_words(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the index of each word's first token, and the (start, end) characters of each word.
 
+    What some tokenizers split off of several blanks is no word.
+
     Raises:
         ValueError: If the row was encoded without `places`.
     """
@@ -145,4 +147,5 @@ def find_words(encoded: Encoded) -> tuple[list[int], list[tuple[int, int]]]:
             first.append(i)
             places.append((start, end))
             last = word
-    return first, places
+    words = [(i, place) for i, place in zip(first, places, strict=True) if place[0] < place[1]]
+    return [i for i, _ in words], [place for _, place in words]

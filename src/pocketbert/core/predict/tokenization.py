@@ -229,7 +229,10 @@ class TextTokenizer:
                 what = f"{chunk[bad]!r} is neither Unicode text nor a pair of texts."
                 raise InputError(Problem(f"text {start + bad + 1}", what)) from error
             if places:
-                rows.extend(_to_encoded(e, bool(e.overflowing), self.keeps_end) for e in encodings)
+                rows.extend(
+                    _to_encoded(e, _parts(text), bool(e.overflowing), self.keeps_end)
+                    for text, e in zip(chunk, encodings, strict=True)
+                )
                 continue
             rows.extend(
                 Encoded(
@@ -275,7 +278,7 @@ class TextTokenizer:
                 self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
                 with library_errors(str(self._file), "cannot encode"):
                     first = self._tokenizer.encode(question, context)
-                windows = [_to_encoded(e, False) for e in (first, *first.overflowing)]
+                windows = [_to_encoded(e, (question, context), False) for e in (first, *first.overflowing)]
                 if (reader := self.reader) is not None:
                     text, where = reader.with_sample_columns(pair), f"text {len(windows_by_pair) + 1}"
                     windows = [_add_columns(reader, text, window, where) for window in windows]
@@ -321,7 +324,7 @@ class TextTokenizer:
             texts.append(self._tokenizer.encode("", add_special_tokens=False))
             texts[-1].pad(min(length, self.max_length), pad_id=self.pad_id)
         self._truncate_at(min(length, self.max_length))
-        frame = _to_encoded(self._tokenizer.post_process(texts[0], texts[1] if pair else None), False)
+        frame = _to_encoded(self._tokenizer.post_process(texts[0], texts[1] if pair else None), ("", ""), False)
         self._truncate_at(self.max_length)
         return frame
 
@@ -377,14 +380,24 @@ def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> 
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
-def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) -> Encoded:
+def _to_encoded(encoding: Encoding, texts: Sequence[str], truncated: bool, keeps_end: bool = False) -> Encoded:
     """Convert an `Encoding` of the tokenizers library to an `Encoded`, with each token's offsets, word and text.
 
-    `truncated` states whether the text was cut. `keeps_end` marks a row that, if it is cut again, loses its beginning.
+    The blank before a word, which some tokenizers count to the word's first token, is left out of that token's place.
+
+    Args:
+        encoding: The tokens of the text or texts.
+        texts: The one text, or both.
+        truncated: Whether the text was cut.
+        keeps_end: Whether the row, if it is cut again, loses its beginning.
     """
     words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
     parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    for i, ((start, end), part) in enumerate(zip(encoding.offsets, encoding.sequence_ids, strict=True)):
+        while part is not None and start < end and texts[part][start].isspace():
+            start += 1
+            offsets[i, 0] = start
     return Encoded(
         np.array(encoding.ids, np.int64),
         np.array(encoding.type_ids, np.int64),
@@ -398,7 +411,7 @@ def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
     """Yield chunks of texts to tokenize together, as (index of the first text, texts); fewer texts if they are long."""
     start = characters = 0
     for i, text in enumerate(texts):
-        parts = text if isinstance(text, tuple | list) else (text,)
+        parts = _parts(text)
         size = sum(len(part) for part in parts if isinstance(part, str))
         if i > start and (i - start >= _ENCODE_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE):
             yield start, list(texts[start:i])
@@ -406,6 +419,11 @@ def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
         characters += size
     if start < len(texts):
         yield start, list(texts[start:])
+
+
+def _parts(text: Text) -> Sequence[str]:
+    """Return the texts of an entry: the one text, or both of a pair."""
+    return text if isinstance(text, tuple | list) else (text,)
 
 
 def _is_text(value: object) -> bool:

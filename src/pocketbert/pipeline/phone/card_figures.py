@@ -6,7 +6,7 @@ stand between two comment lines, and `replace_figures` puts new ones into a card
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from pocketbert.pipeline.make.model_files import read_parity
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.report.choice import Times
     from pocketbert.benchmarks.report.figures import ModelRow
 
 TEACHER_SCORE = "teacher score"
@@ -73,14 +74,14 @@ class CardFigures:
         condition: How latency was measured, in one sentence.
         teacher_score: The teacher's score in words; empty where there is none.
         parity: Comparisons of the files with the original model.
-        medians: Median latencies in ms by device, then by path of the file, as `collect_times` of the report returns them.
+        medians: Latencies by device, as `collect_times` of the report returns them; files are named by their path.
     """
 
     latency: Sequence[LatencyRow] = ()
     condition: str = ""
     teacher_score: str = ""
     parity: Sequence[Parity] = ()
-    medians: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    medians: Times = field(default_factory=dict)
 
 
 def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:

@@ -17,4 +17,18 @@ public final class CodePoints {
     public static String piece(String text, int start, int end) {
         return end <= start ? "" : text.substring(index(text, start), index(text, end));
     }
+
+    /** Returns a place, in code points, moved over the blanks in front of {@code end}. */
+    public static int afterBlanks(String text, int start, int end) {
+        int at = index(text, start);
+        while (start < end && at < text.length() && isBlank(text.codePointAt(at))) {
+            at += Character.charCount(text.codePointAt(at));
+            start++;
+        }
+        return start;
+    }
+
+    private static boolean isBlank(int codePoint) {
+        return Character.isWhitespace(codePoint) || Character.isSpaceChar(codePoint);
+    }
 }

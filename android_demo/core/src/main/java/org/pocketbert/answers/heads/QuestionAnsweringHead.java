@@ -41,8 +41,9 @@ final class QuestionAnsweringHead implements Head {
         if (best == null || (nullAnswers && none > best.score())) { // no answer in any window
             return new Excerpt("", 0, 0, best == null ? 0 : best.probability());
         }
-        String text = CodePoints.piece(input.second(), best.start(), best.end());
-        return new Excerpt(text, best.start(), best.end(), best.probability());
+        int start = CodePoints.afterBlanks(input.second(), best.start(), best.end());
+        String text = CodePoints.piece(input.second(), start, best.end());
+        return new Excerpt(text, start, best.end(), best.probability());
     }
 
     private Best best(Encoding window, Matrix matrix) {

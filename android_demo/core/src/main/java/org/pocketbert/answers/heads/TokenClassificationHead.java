@@ -23,7 +23,7 @@ final class TokenClassificationHead implements Head {
     public Answer answer(Input input, List<Encoding> rows, List<Matrix> outputs, boolean scored) {
         Encoding encoding = rows.get(0);
         Matrix matrix = outputs.get(0);
-        List<Word> words = Word.of(encoding);
+        List<Word> words = Word.of(input.first(), encoding);
         List<Integer> chosen = new ArrayList<>();
         double[] sure = new double[words.size()];
         for (int i = 0; i < sure.length; i++) {
