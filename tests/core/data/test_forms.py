@@ -423,11 +423,15 @@ def test_what_is_refused_names_the_way(tmp_path: Path, name: str, content: Any, 
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.parametrize("is_spelled", [False, True], ids=["objects", "text"])
 @pytest.mark.parametrize("is_scored", [False, True])
-def test_probabilities_are_read_as_their_most_likely_label_if_asked(tmp_path: Path, is_scored: bool) -> None:
+def test_probabilities_are_read_as_their_most_likely_label_if_asked(
+    tmp_path: Path, is_scored: bool, is_spelled: bool
+) -> None:
     shares = ({"a": i / 24, "b": 1 - i / 24} for i in range(len(TEXTS)))
     cells = ([{"label": n, "score": p} for n, p in share.items()] if is_scored else share for share in shares)
-    path = write(tmp_path / "a.jsonl", lines({"text": t, "probs": c} for t, c in zip(TEXTS, cells, strict=True)))
+    told = (json.dumps(cell) if is_spelled else cell for cell in cells)  # as a cell of CSV holds them
+    path = write(tmp_path / "a.jsonl", lines({"text": t, "probs": c} for t, c in zip(TEXTS, told, strict=True)))
     found = guess_columns(DataSource.at(str(path), label="probs"))
     assert found.source.teacher is None
     examples = read_examples(found.source)

@@ -323,9 +323,10 @@ def _read_name(cell: Any) -> int | float | str:
 
 def _most_likely(cell: Any) -> Any:
     """Return the most likely label in a cell of probabilities (name, or position in a list); other cells unchanged."""
-    scored = merge_scored_labels(parse_literal(cell))
-    if scored is not None or are_probabilities(cell):
-        cell = scored or cell
+    parsed = parse_literal(cell)
+    scored = merge_scored_labels(parsed)
+    if scored is not None or are_probabilities(parsed):
+        cell = scored or parsed
         entries = cell.items() if isinstance(cell, dict) else enumerate(cell)
         return max(entries, key=lambda entry: entry[1])[0]
     return cell
