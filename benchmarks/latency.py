@@ -107,8 +107,7 @@ def benchmark(
         for where, service in services.items():
             with _keep_error(where, failed):
                 sessions += service.measure(variants_by_device[where], chosen, options)
-        # last, so that compilers disturb no timing
-        compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
+        compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)  # they disturb timings
     if failed and not sessions and not compilations:
         raise next(iter(failed.values()))
     first = sessions[0] if sessions else results.make_compilation_result(targets, options)
