@@ -410,7 +410,7 @@ def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, succeed: Command,
     assert kept.data.eval.fraction == 0.1
     assert "finished before, skipped" in succeed(*command).stderr
     (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + "# mine\n")
-    assert "it was edited, or the data changed" in refuse(*command)
+    assert "it was edited, or the data, the options or the version changed" in refuse(*command)
     assert (run / "recipe.yaml").read_text().endswith("# mine\n")
 
 
