@@ -16,7 +16,8 @@ from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.predict.examples import hold_out_share
-from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.file import dump_recipe, load_recipe
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.student import OWN_STUDENT
 from pocketbert.pipeline.direct import budget_search, budgeted_run
 from pocketbert.pipeline.direct.budget_search import SearchInputs
@@ -190,6 +191,17 @@ def test_a_budget_that_cannot_be_searched_is_refused(task: Task, more: list[str]
     with pytest.raises(InputError) as caught:
         load_recipe(task.recipe, [f"quantize={{budget: {{{budget}}}}}", *more])
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["quantize.budget.students=[{intermediate: 8}]", "quantize.budget.student_steps=9"]]
+)
+def test_a_recipe_with_a_budget_reads_back(task: Task, more: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe(task.recipe, ["quantize={budget: {max_drop: 0.01}}", *more])
+    assert Recipe.model_validate(recipe.model_dump(by_alias=True)) == recipe
+    written = tmp_path / "again.yaml"
+    written.write_text(dump_recipe(recipe))
+    assert load_recipe(written).quantize == recipe.quantize
 
 
 def test_a_run_that_searches_nothing_refuses_a_budget_instead_of_ignoring_it(task: Task, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import count
@@ -104,6 +105,11 @@ def test_schemes_and_runtimes_become_the_files_of_the_recipe(
 ) -> None:
     recipe, _ = export_recipe(str(tiny_model("bert")), options)
     assert recipe.quantize.model_dump(mode="json", exclude_none=True) == section
+
+
+def test_a_folder_of_any_name_gives_the_recipe_one(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "stimmung-gefühl 2")
+    assert export_recipe(str(folder), ExportOptions())[0].name == "stimmung-gef-hl-2"
 
 
 def test_adapters_are_merged_into_the_model_and_named_by_their_flag(

@@ -29,6 +29,7 @@ from pocketbert.pipeline.learn.answers import column_outputs
 from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.learn.finishing import column_settings, read_training
 from pocketbert.pipeline.learn.training import read_head_answers
+from pocketbert.pipeline.learn.validation import scored_by_default_up_to
 from support.tiny import write_bert
 from support.tiny_texts import KEYWORDS, LABELS, LENGTH, task_rows, write_lines
 
@@ -94,6 +95,19 @@ def several(at: Path, taught: dict[str, Any], **changes: Any) -> Recipe:
         "export": {"formats": ["onnx"], "lengths": [16]},
     }
     return recipe_from_values({k: v for k, v in {**content, **changes}.items() if v is not None}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("teacher", "epochs", "wanted"),
+    [({"model": "./any"}, 4, "any"), ({"model": "./any"}, 1, None), ("intent_probs", 4, None)],
+)
+def test_answers_of_a_heads_model_depend_on_whether_validation_rows_are_taken(
+    teacher: Any, epochs: int, wanted: Any, tmp_path: Path
+) -> None:
+    """They lie in the order of the training rows, of which a longer first stage takes some away."""
+    stage = {"method": "task", "epochs": epochs, "signals": {"logits": 1, "labels": 1}}
+    recipe = several(tmp_path, {"intent": {"teacher": teacher}, "mood": {}}, distill=[stage])
+    assert scored_by_default_up_to(recipe) == wanted
 
 
 # --- losses ---

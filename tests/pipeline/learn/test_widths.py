@@ -86,7 +86,8 @@ def test_all_files_make_vectors_of_the_teachers_width_and_gates_find_another_pro
 ) -> None:
     export, run = {"formats": ["onnx", "tflite", "coreml"]}, tmp_path / "run"
     one = stage(40, logits=10, hidden=1, attention=1)
-    recipe = vectors_recipe(rows, one, student=NARROW, export=export, answer={"dimensions": [8]})
+    some = {"answer": {"dimensions": [8]}, "verify": {"max_drop": 0.1}}  # 40 rows: an order changes by points
+    recipe = vectors_recipe(rows, one, student=NARROW, export=export, **some)
     succeed("run", recipe, "-o", run)
     text = task_rows(1, 3)[0]["text"]
     files = [model.path for model in read_artefacts(run / "phone").models()]

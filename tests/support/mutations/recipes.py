@@ -211,7 +211,7 @@ def contradiction(draw: random.Random, content: Any) -> None:
             *((("name",), "../up"), (("name",), ""), (("name",), "a\nb")),
             *((("teacher", "finetune", "lr"), 2.0), (("teacher", "finetune", "dropout"), 1.0)),
             *((("distill", 0, "layers"), [1, 2, 3]), (("verify",), {"max_drop": 7})),
-            *((("student",), {"layers": 1, "hidden": 8}), (("quantize",), {"scheme": "int4"})),
+            *((("student",), {"layers": 1, "hidden": 0}), (("quantize",), {"scheme": "int4"})),
             (("quantize",), {"files": [{"scheme": "int8", "runtime": "tflite216"}]}),
         ]
     )

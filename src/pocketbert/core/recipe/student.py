@@ -468,7 +468,8 @@ class RecipeBudget(BudgetSection):
         twice = dict.fromkeys(name for i, name in enumerate(names) if name in names[:i])
         if twice:
             raise ValueError(f"students lists {', '.join(twice)} twice")
-        if "student_steps" in self.model_fields_set and not self.students:
+        # by value, since in a recipe that is read again every key is set
+        if not self.students and self.student_steps != type(self).model_fields["student_steps"].default:
             raise ValueError("student_steps has no meaning without students: list them, or leave it out")
         return self
 

@@ -397,7 +397,7 @@ def _recipe_name(folder: ModelFolder) -> str:
     """Return a name for the recipe, made from the model's: at most 64 letters, digits, dots, dashes, underscores."""
     local = Path(folder.title)  # the copy of a model from the Hub lies in a folder that is named after a commit
     title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
-    cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
+    cleaned = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in title).lstrip("._-")
     return cleaned[:64] or "model"
 
 

@@ -213,7 +213,7 @@ def scored_by_default_up_to(recipe: Recipe) -> int | str | None:
 
     With more rows no training passes over them often enough to be scored by default. If only a later stage is long
     enough, the trainings before it lose the rows too, so that they depend on this number and are made anew when it
-    changes. So do augmented rows and a pruned vocabulary, which are made before all trainings.
+    changes. So do augmented rows, a pruned vocabulary and the answers of heads' own models, which are made before all trainings.
 
     Returns:
         The number of rows; ``any`` if there is no limit; None if the recipe decides otherwise (validation rows,
@@ -227,7 +227,8 @@ def scored_by_default_up_to(recipe: Recipe) -> int | str | None:
     if recipe.teacher.finetune is not None:
         reaches.insert(0, _scored_rows(recipe.teacher.finetune))
     first, later = max(reaches[:1], default=0.0), max(reaches[1:], default=0.0)
-    has_older = recipe.data.augment is not None or recipe.prunes_vocabulary
+    asks_models = any(teacher.model for teacher in recipe.head_columns.values())
+    has_older = recipe.data.augment is not None or recipe.prunes_vocabulary or asks_models
     most = max(first, later) if has_older or later > first else 0.0
     if most < _LEAST_ROWS:
         return None
