@@ -30,6 +30,7 @@ from pocketbert.core.predict.inputs import (
     Text,
     count_final_special_tokens,
     open_column_reader,
+    split_pair,
 )
 from pocketbert.core.predict.sentence_settings import read_listed_processing, read_prompts
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB, library_errors, open_tokenizer
@@ -230,7 +231,7 @@ class TextTokenizer:
                 raise InputError(Problem(f"text {start + bad + 1}", what)) from error
             if places:
                 rows.extend(
-                    _to_encoded(e, _parts(text), bool(e.overflowing), self.keeps_end)
+                    _to_encoded(e, split_pair(text), bool(e.overflowing), self.keeps_end)
                     for text, e in zip(chunk, encodings, strict=True)
                 )
                 continue
@@ -380,7 +381,7 @@ def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> 
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
-def _to_encoded(encoding: Encoding, texts: Sequence[str], truncated: bool, keeps_end: bool = False) -> Encoded:
+def _to_encoded(encoding: Encoding, texts: Sequence[Text], truncated: bool, keeps_end: bool = False) -> Encoded:
     """Convert an `Encoding` of the tokenizers library to an `Encoded`, with each token's offsets, word and text.
 
     The blank before a word, which some tokenizers count to the word's first token, is left out of that token's place.
@@ -411,7 +412,7 @@ def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
     """Yield chunks of texts to tokenize together, as (index of the first text, texts); fewer texts if they are long."""
     start = characters = 0
     for i, text in enumerate(texts):
-        parts = _parts(text)
+        parts = text if isinstance(text, tuple | list) else (text,)
         size = sum(len(part) for part in parts if isinstance(part, str))
         if i > start and (i - start >= _ENCODE_AT_ONCE or characters + size > _CHARACTERS_AT_ONCE):
             yield start, list(texts[start:i])
@@ -419,11 +420,6 @@ def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
         characters += size
     if start < len(texts):
         yield start, list(texts[start:])
-
-
-def _parts(text: Text) -> Sequence[str]:
-    """Return the texts of an entry: the one text, or both of a pair."""
-    return text if isinstance(text, tuple | list) else (text,)
 
 
 def _is_text(value: object) -> bool:
