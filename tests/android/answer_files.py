@@ -85,7 +85,7 @@ class Kit:
         temperature: What the first file's logits are divided by; the others have other temperatures.
         unknown: Probability below which an answer of the first file is unknown; the others have higher ones.
         heads: The task of each of several heads by its name.
-        keeps_blanks: Whether tokens hold the blank in front of them, as DeBERTa's do.
+        keeps_blanks: Whether tokens hold the blank in front of them, as DeBERTa's do, and punctuation stays beside words.
     """
 
     task: TaskName
@@ -135,6 +135,7 @@ KITS = {
     "reranker": Kit(TaskName.REGRESSION, pair=True, more={"score": "sigmoid", "truncation_side": "left"}),
     "token-classification": Kit(TAG, TAGS),
     "tags-after-blanks": Kit(TAG, TAGS, keeps_blanks=True),
+    "tags-at-punctuation": Kit(TAG, TAGS, keeps_blanks=True, more={"splits_punctuation": True}),
     "parts-of-speech": Kit(TAG, ("NOUN", "VERB", "ADJ", "O")),
     "question-answering": Kit(QUESTION, pair=True, more={"stride": 4, "answer_length": 5}),
     "null-answers": Kit(QUESTION, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}),
@@ -187,6 +188,8 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     if kit.keeps_blanks:
         made = json.loads((folder / "tokenizer.json").read_text())
         made["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+        spelt = {"##th": "##.", "##ly": "##'", "##er": "##%", "##ed": "▁"}  # so that words with punctuation are spelt
+        made["model"]["vocab"] = {spelt.get(piece, piece): id for piece, id in made["model"]["vocab"].items()}
         (folder / "tokenizer.json").write_text(json.dumps(made))
     config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
     heads = {HEADS_KEY: kit.heads} if kit.heads else {}

@@ -1,6 +1,8 @@
 // From the outputs of a file to answers, as the heads of the Python runtime make them. `listHeads` says which heads a folder has,
 // `readMatrix` puts their outputs side by side, `makeHead` turns them into answers.
 
+import { PUNCTUATION } from "./unicode.js";
+
 /** @typedef {{ rows: number, columns: number, data: Float64Array | Float32Array }} Matrix */
 /** @typedef {import("./tokenizer.js").Encoding} Encoding */
 /**
@@ -160,7 +162,10 @@ const ANSWERS = {
     return { labels: given.map((i) => labels[i]), scores: named(labels, all), truncated: encodings[0].truncated };
   },
   regression: ({ encodings, scores }) => ({ value: scores()[0], truncated: encodings[0].truncated }),
-  "token-classification": ({ input, encodings: [encoded], matrices, head }) => ({ spans: findSpans(input, encoded, matrices[0], head.labels, head.score), truncated: encoded.truncated }),
+  "token-classification": ({ input, encodings: [encoded], matrices, head, processing }) => {
+    const words = findWords(input, encoded, processing.splits_punctuation === true);
+    return { spans: findSpans(input, words, matrices[0], head.labels, head.score), truncated: encoded.truncated };
+  },
   "question-answering": ({ input: [, context], encodings, matrices, processing }) => findAnswer(context, encodings, matrices, processing),
   "multiple-choice": ({ input: [, choices], encodings, matrices }) => {
     const numbers = matrices.map((matrix) => matrix.data[0]);
@@ -178,24 +183,30 @@ function afterBlanks(characters, start, end) {
   return start;
 }
 
-/** Return the index of each word's first token, and its place in the text. */
-function findWords(text, { words, starts, ends }) {
+/**
+ * Return the index of each word's first token, and its place in the text. With `splitsPunctuation` a word also begins at a token that
+ * begins with punctuation or follows it.
+ */
+function findWords(text, { words, starts, ends }, splitsPunctuation) {
   const out = [];
   const characters = Array.from(text);
-  let last = -1;
+  let [last, lastEnd] = [-1, 0];
   words.forEach((word, i) => {
-    if (word >= 0 && word === last) out[out.length - 1].end = ends[i];
-    else if (word >= 0) out.push({ token: i, start: afterBlanks(characters, starts[i], ends[i]), end: ends[i] });
-    last = word;
+    const start = afterBlanks(characters, starts[i], ends[i]);
+    const isBehind = lastEnd <= start && start < ends[i];
+    const begins = splitsPunctuation && isBehind && characters.slice(Math.max(start - 1, 0), start + 1).some((c) => PUNCTUATION.has(c.codePointAt(0)));
+    if (word >= 0 && word === last && !begins) out[out.length - 1].end = ends[i];
+    else if (word >= 0) out.push({ token: i, start, end: ends[i] });
+    [last, lastEnd] = [word, ends[i]];
   });
   return out.filter(({ start, end }) => start < end); // what some tokenizers split off of several blanks is no word
 }
 
 /** Return the labelled spans of a text; the first token of a word decides its tag. */
-function findSpans(text, encoded, matrix, labels, score) {
+function findSpans(text, found, matrix, labels, score) {
   const labelOf = (tag) => (tag === "O" ? null : BEGIN.test(tag) || INSIDE.test(tag) ? tag.slice(2) : tag);
   const single = !labels.some((tag) => BEGIN.test(tag) || INSIDE.test(tag));
-  const words = findWords(text, encoded).map((word) => {
+  const words = found.map((word) => {
     const scores = scoresOf(rowOf(matrix, word.token), score);
     const at = best(scores);
     return { ...word, tag: labels[at], score: scores[at] };

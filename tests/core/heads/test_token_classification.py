@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,39 @@ def test_the_blank_before_a_word_is_no_part_of_it(kind: str, tmp_path: Path) -> 
     assert [
         text[a:b] for (a, b), part in zip(window.places.offsets, window.places.parts, strict=True) if part == 1
     ] == text.split()
+
+
+@pytest.mark.parametrize("listed", [True, False, None])
+def test_punctuation_is_a_word_of_its_own_where_the_tokenizer_leaves_it_beside_words(
+    listed: bool | None, tmp_path: Path
+) -> None:
+    blanks = write_blank_tokenizer(tmp_path, "metaspace")
+    assert blanks.splits_punctuation
+    spelt = json.loads((tmp_path / "tokenizer.json").read_text())
+    pieces = ["<unk>", "▁", "▁Rome", "▁it", ".", "'", "s", "(", "...", "...)"]
+    spelt["model"] = {
+        "type": "Unigram",
+        "unk_id": 0,
+        "vocab": [[piece, -1.0 - i / 100] for i, piece in enumerate(pieces)],
+    }
+    spelt["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spelt))
+    if listed is not None:  # an artefact folder says what its answers were recorded with
+        flag = {"splits_punctuation": True} if listed else {}
+        (tmp_path / "artifacts.json").write_text(json.dumps({"processing": {"max_length": 64, **flag}}))
+    tokenizer, text = TextTokenizer(tmp_path, 64), "it's (Rome's) 東京. Rome..."
+    first, places = find_words(tokenizer.encode([text], places=True)[0])
+    words = [text[a:b] for a, b in places]
+    apart = ["it", "'", "s", "(", "Rome", "'", "s", ")", "東京", ".", "Rome", "..."]
+    assert words == (text.split() if listed is False else apart)
+    assert len(set(first)) == len(first)
+
+
+def test_tokenizers_that_split_at_punctuation_themselves_keep_their_words(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    assert not tokenizer.splits_punctuation
+    assert not write_blank_tokenizer(tmp_path, "bytes").splits_punctuation
 
 
 def test_an_unknown_label_is_refused_and_offsets_count_code_points(tokenizer: TextTokenizer) -> None:

@@ -37,6 +37,7 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
     "stride": (TaskName.QUESTION_ANSWERING,),
     "answer_length": (TaskName.QUESTION_ANSWERING,),
     "null_answers": (TaskName.QUESTION_ANSWERING,),
+    "splits_punctuation": (TaskName.TOKEN_CLASSIFICATION, TaskName.SEVERAL),
     "pooling": (TaskName.FEATURE_EXTRACTION,),
     "normalize": (TaskName.FEATURE_EXTRACTION,),
     "similarity": (TaskName.FEATURE_EXTRACTION,),

@@ -280,6 +280,8 @@ class Processing(_Record):
             for its own only.
         answer_length: Longest answer in tokens (question answering).
         null_answers: Whether a question may have no answer (question answering).
+        splits_punctuation: Whether a word also begins at a token that begins with punctuation or follows it, because the
+            tokenizer splits texts at blanks alone (token-classification).
     """
 
     max_length: _Length
@@ -300,6 +302,7 @@ class Processing(_Record):
     dimensions: Annotated[list[_Length], Field(max_length=16)] | None = None
     answer_length: _Length | None = None
     null_answers: bool | None = None
+    splits_punctuation: bool | None = None
 
     @property
     def named_prompts(self) -> Prompts:

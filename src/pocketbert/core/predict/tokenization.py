@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
+from tokenizers.pre_tokenizers import Punctuation
 
 from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
@@ -46,6 +47,8 @@ _ENCODE_AT_ONCE = 4096
 _CHARACTERS_AT_ONCE = 1 << 22
 """The library needs about 200 bytes for each character, and returns all texts of a call together."""
 _SIDES = ("right", "left")
+_PUNCTUATION = Punctuation()
+"""Splits a text before and behind each punctuation mark, as BERT's tokenizer does."""
 
 
 class TextTokenizer:
@@ -75,6 +78,8 @@ class TextTokenizer:
 
     reader: ColumnReader | None = None
     """Makes the inputs that the folder's form has in addition to the usual ones; None if it has none."""
+    splits_punctuation: bool
+    """Whether the words of `Places` begin at punctuation and behind it, too, because the tokenizer itself splits at blanks alone."""
 
     def __init__(
         self,
@@ -98,6 +103,7 @@ class TextTokenizer:
         self._truncate_at(max_length)
         self.pad_id = pad_id if pad_id is not None else read_pad_id(folder)
         self.reader = open_column_reader(folder)
+        self.splits_punctuation = self._read_splits_punctuation(folder)
         self.padding_side = padding_side if padding_side is not None else read_padding_side(folder)
         if self.padding_side not in _SIDES:
             what = f"{self.padding_side!r} is not a padding side; allowed: {' or '.join(_SIDES)}."
@@ -231,7 +237,7 @@ class TextTokenizer:
                 raise InputError(Problem(f"text {start + bad + 1}", what)) from error
             if places:
                 rows.extend(
-                    _to_encoded(e, split_pair(text), bool(e.overflowing), self.keeps_end)
+                    self._to_encoded(e, split_pair(text), bool(e.overflowing), self.keeps_end)
                     for text, e in zip(chunk, encodings, strict=True)
                 )
                 continue
@@ -279,7 +285,7 @@ class TextTokenizer:
                 self._tokenizer.enable_truncation(self.max_length, stride=min(stride, room - 1), strategy="only_second")
                 with library_errors(str(self._file), "cannot encode"):
                     first = self._tokenizer.encode(question, context)
-                windows = [_to_encoded(e, (question, context), False) for e in (first, *first.overflowing)]
+                windows = [self._to_encoded(e, (question, context), False) for e in (first, *first.overflowing)]
                 if (reader := self.reader) is not None:
                     text, where = reader.with_sample_columns(pair), f"text {len(windows_by_pair) + 1}"
                     windows = [_add_columns(reader, text, window, where) for window in windows]
@@ -325,7 +331,7 @@ class TextTokenizer:
             texts.append(self._tokenizer.encode("", add_special_tokens=False))
             texts[-1].pad(min(length, self.max_length), pad_id=self.pad_id)
         self._truncate_at(min(length, self.max_length))
-        frame = _to_encoded(self._tokenizer.post_process(texts[0], texts[1] if pair else None), ("", ""), False)
+        frame = self._to_encoded(self._tokenizer.post_process(texts[0], texts[1] if pair else None), ("", ""), False)
         self._truncate_at(self.max_length)
         return frame
 
@@ -335,6 +341,42 @@ class TextTokenizer:
         frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
         single, pair = (count_final_special_tokens(places.parts) for places in frames if places is not None)
         return single, pair
+
+    def _to_encoded(
+        self, encoding: Encoding, texts: Sequence[Text], truncated: bool, keeps_end: bool = False
+    ) -> Encoded:
+        """Convert an `Encoding` of the tokenizers library to an `Encoded`, with each token's offsets, word and text.
+
+        The blank before a word, which some tokenizers count to the word's first token, is left out of that token's place.
+
+        Args:
+            encoding: The tokens of the text or texts.
+            texts: The one text, or both.
+            truncated: Whether the text was cut.
+            keeps_end: Whether the row, if it is cut again, loses its beginning.
+        """
+        words = [-1 if w is None else w for w in encoding.word_ids]
+        offsets = [list(place) for place in encoding.offsets]
+        for place, part in zip(offsets, encoding.sequence_ids, strict=True):
+            while part is not None and place[0] < place[1] and texts[part][place[0]].isspace():
+                place[0] += 1
+        if self.splits_punctuation:
+            words = _split_words(words, offsets, encoding, texts)
+        parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
+        return Encoded(
+            np.array(encoding.ids, np.int64),
+            np.array(encoding.type_ids, np.int64),
+            truncated,
+            Places(np.array(offsets, np.int64).reshape(-1, 2), np.array(words, np.int64), parts),
+            keeps_end=keeps_end,
+        )
+
+    def _read_splits_punctuation(self, folder: Path) -> bool:
+        """Return what artifacts.json says; in other folders, whether the pre-tokenizer leaves punctuation beside a letter."""
+        if (processing := read_listed_processing(folder)) is not None:
+            return processing.get("splits_punctuation") is True
+        splitter = self._tokenizer.pre_tokenizer
+        return splitter is not None and len(splitter.pre_tokenize_str("a.")) == 1
 
     def _truncate_at(self, length: int) -> None:
         self._tokenizer.enable_truncation(length, direction=self.truncation_side)
@@ -381,31 +423,25 @@ def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> 
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
-def _to_encoded(encoding: Encoding, texts: Sequence[Text], truncated: bool, keeps_end: bool = False) -> Encoded:
-    """Convert an `Encoding` of the tokenizers library to an `Encoded`, with each token's offsets, word and text.
-
-    The blank before a word, which some tokenizers count to the word's first token, is left out of that token's place.
+def _split_words(
+    words: Sequence[int], offsets: Sequence[Sequence[int]], encoding: Encoding, texts: Sequence[Text]
+) -> list[int]:
+    """Return new word numbers, with which a word also begins at a token that begins with punctuation or follows it.
 
     Args:
-        encoding: The tokens of the text or texts.
+        words: The word of each token as the tokenizer splits the text, -1 for none.
+        offsets: The (start, end) characters of each token, without the blank before a word.
+        encoding: The tokens.
         texts: The one text, or both.
-        truncated: Whether the text was cut.
-        keeps_end: Whether the row, if it is cut again, loses its beginning.
     """
-    words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
-    parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    for i, ((start, end), part) in enumerate(zip(encoding.offsets, encoding.sequence_ids, strict=True)):
-        while part is not None and start < end and texts[part][start].isspace():
-            start += 1
-            offsets[i, 0] = start
-    return Encoded(
-        np.array(encoding.ids, np.int64),
-        np.array(encoding.type_ids, np.int64),
-        truncated,
-        Places(offsets, words, parts),
-        keeps_end=keeps_end,
-    )
+    starts = [{start for _, (start, _) in _PUNCTUATION.pre_tokenize_str(str(text))} for text in texts]
+    numbers, count, last, last_end = list[int](), 0, -1, 0
+    for word, (start, end), part in zip(words, offsets, encoding.sequence_ids, strict=True):
+        if part is not None and (word != last or (last_end <= start < end and start in starts[part])):
+            count += 1
+        numbers.append(-1 if word < 0 else count - 1)
+        last, last_end = word, end
+    return numbers
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:

@@ -72,16 +72,21 @@ def _prompt_lines(artefacts: Artefacts) -> list[str]:
     ]
 
 
-def _describe_tags(tags: Sequence[str]) -> str:
-    """Return sentences on how the logits of tokens become labelled words."""
+def _describe_tags(tags: Sequence[str], splits_punctuation: bool) -> str:
+    """Return sentences on how the logits of tokens become labelled words; `splits_punctuation` as in `Processing`."""
     marks = (
         "`B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span."
         if have_iob_prefixes(tags)
         else "No tag has a prefix such as `B-`: each word whose tag is not `O` is a span, also next to a word with the same tag."
     )
+    word = (
+        "what the tokenizer splits off (its pre-tokenizer, so `it's` is three words of most tokenizers)"
+        if not splits_punctuation
+        else "what the tokenizer splits off at blanks, and within it one also begins at a token that begins with punctuation or follows it "
+        "(`splits_punctuation` of `artifacts.json`)"
+    )
     return (
-        "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
-        "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
+        f"Softmax over each token's logits gives its tags' probabilities. A word is {word}; the tag of its first token is the word's tag, its other "
         f"tokens are ignored. {marks} Offsets count Unicode code points; "
         "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, and an emoji is two of them."
     )
@@ -89,7 +94,7 @@ def _describe_tags(tags: Sequence[str]) -> str:
 
 def _describe_heads(artefacts: Artefacts) -> str:
     """Return sentences on how the outputs of several heads become an answer of each."""
-    row, lines = artefacts.task_row, list[str]()
+    row, lines, apart = artefacts.task_row, list[str](), bool(artefacts.processing.splits_punctuation)
     for head, labels in zip(row.heads, Labels(tuple(artefacts.labels)).split(row), strict=True):
         names = ", ".join(f"`{plain(n)}`" for n in labels.names[:LABELS_SHOWN])
         more = f", and {len(labels) - LABELS_SHOWN} more in `config.json`" if len(labels) > LABELS_SHOWN else ""
@@ -97,7 +102,7 @@ def _describe_heads(artefacts: Artefacts) -> str:
             LabelKind.NAME: f"softmax over the logits gives the probabilities of the labels {names}{more}.",
             LabelKind.NAMES: f"the sigmoid of each logit gives the probability of the labels {names}{more}; from 0.5 on it is an answer.",
             LabelKind.SCORE: "the one logit is the predicted number.",
-            LabelKind.SPANS: f"a row of logits for each token, for the tags {names}{more}. {_describe_tags(labels.names)}",
+            LabelKind.SPANS: f"a row of logits for each token, for the tags {names}{more}. {_describe_tags(labels.names, apart)}",
         }
         lines.append(f"- `{head.output}` ({head.task.name}): {words[head.task.labels]}")
     lead = "`id2label` in `config.json` lists the labels of all heads, in their order and with the head's name in front (`intent: NAME`)."
@@ -123,7 +128,7 @@ def _describe_answer(artefacts: Artefacts) -> str:
         case TaskName.REGRESSION:
             return "The one logit is the predicted number: apply no sigmoid or softmax, and switch off those of a client library."
         case TaskName.TOKEN_CLASSIFICATION:
-            return _describe_tags(artefacts.labels)
+            return _describe_tags(artefacts.labels, bool(p.splits_punctuation))
         case TaskName.QUESTION_ANSWERING:
             none = (
                 "A question has no answer if the sum of the first token's two logits is higher than the best answer's in every window."

@@ -340,6 +340,11 @@ def _processing(model: RunModel) -> Processing:
             "null_answers": answer.null_answers,
             "pair_order": ["question", "context"],
         }
+    if model.tokenizer.splits_punctuation and LabelKind.SPANS in (
+        task.labels,
+        *(head.task.labels for head in task.heads),
+    ):
+        own["splits_punctuation"] = True
     if task.labels is LabelKind.CHOICE:
         own["pair_order"] = ["question", "choice"]
     if task.name is TaskName.FEATURE_EXTRACTION:

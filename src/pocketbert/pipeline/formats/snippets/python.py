@@ -156,6 +156,8 @@ def _answer_lines(file: SnippetFile, longest: int) -> str:
     They call a function ``run`` on the tokenized text. `longest` is the longest input in tokens.
     """
     encode, call = f"e = tokenizer.encode({quote_texts(file.texts)})", "tokenizer.encode"
+    if LabelKind.SPANS in (file.task.labels, *(head.task.labels for head in file.task.heads)):
+        encode = f"text = {quote_texts(file.texts)}\ne = tokenizer.encode(text)"
     if file.takes_prompts:
         encode, call = f"{_encode_function(file)}\ne = encode({quote_texts(file.texts)})", "encode"
     if file.asks_questions:
@@ -194,12 +196,8 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
         lines = [
             'best = run(e)["logits"][0].argmax(-1)',
             _LABELS,
-            "words = {}   # the first token of a word decides its tag",
-            "for (start, end), word, i in zip(e.offsets, e.word_ids, best):",
-            "    if word is not None:",
-            "        start, _, tag = words.get(word, (start, end, labels[str(i)]))",
-            "        words[word] = (start, end, tag)",
-            "answer = list(words.values())   # first character, the one behind the last (code points), tag",
+            *_word_lines(file, "best", "labels[str(i)]"),
+            "answer = words   # first character, the one behind the last (code points), tag",
         ]
     elif kind is LabelKind.SCORE:
         answer = 'answer = float(run(e)["logits"][0, 0])'
@@ -232,16 +230,40 @@ def _head_lines(file: SnippetFile) -> list[str]:
                 )
             case LabelKind.SPANS:
                 lines += [
-                    "words = {}   # the first token of a word decides its tag",
-                    f"for (start, end), word, i in zip(e.offsets, e.word_ids, {values}.argmax(-1)):",
-                    "    if word is not None:",
-                    f'        start, _, tag = words.get(word, (start, end, labels("{head.name}")[i]))',
-                    "        words[word] = (start, end, tag)",
-                    f'answer["{head.name}"] = list(words.values())   # first character, the one behind the last, tag',
+                    *_word_lines(file, f"{values}.argmax(-1)", f'labels("{head.name}")[i]'),
+                    f'answer["{head.name}"] = words   # first character, the one behind the last, tag',
                 ]
             case _:
                 lines.append(f'answer["{head.name}"] = float({values}[0])')
     return lines
+
+
+def _word_lines(file: SnippetFile, chosen: str, tag: str) -> list[str]:
+    """Return the Python lines that compute ``words`` of ``text``: the first character, the one behind the last, and the tag of each.
+
+    Args:
+        file: The file that the code is for.
+        chosen: Python expression for the most likely tag's number of each token.
+        tag: Python expression for the name of tag ``i``.
+    """
+    apart = file.processing.splits_punctuation
+    lines = [
+        *(["import string, unicodedata"] if apart else []),
+        *(['mark = lambda c: c in string.punctuation or unicodedata.category(c)[0] == "P"'] if apart else []),
+        "words, last = [], None   # the first token of a word decides its tag",
+        f"for (start, end), word, i in zip(e.offsets, e.word_ids, {chosen}):",
+        "    start += len(text[start:end]) - len(text[start:end].lstrip())",
+        "    if word is not None:",
+    ]
+    marked = "(words[-1][1] <= start < end and any(map(mark, text[max(start - 1, 0):start + 1])))"
+    return [
+        *lines,
+        f"        if word != last{f' or {marked}' if apart else ''}:",
+        f"            words.append((start, end, {tag}))",
+        "        words[-1] = (words[-1][0], end, words[-1][2])",
+        "        last = word",
+        "words = [word for word in words if word[0] < word[1]]   # what is split off of several blanks is none",
+    ]
 
 
 def _choice_lines(file: SnippetFile, call: str) -> str:

@@ -17,6 +17,7 @@ import java.util.List;
  * @param stride tokens that two windows of a long context share (question answering)
  * @param answerLength longest answer in tokens (question answering)
  * @param nullAnswers whether a question may have no answer (question answering)
+ * @param splitsPunctuation whether a word also begins at a token that begins with punctuation or follows it (token-classification)
  * @param pooling how the file makes one vector of the tokens: {@code mean}, {@code cls} or others, several joined by plus signs; empty for other tasks
  * @param normalize whether that vector has length 1
  */
@@ -32,6 +33,7 @@ public record Processing(
         int stride,
         int answerLength,
         boolean nullAnswers,
+        boolean splitsPunctuation,
         String pooling,
         boolean normalize) {
     private static final int MAX_LENGTH = 1 << 20;
@@ -63,6 +65,7 @@ public record Processing(
                 fields.has("stride") ? (int) fields.whole("stride", 1, MAX_LENGTH) : STRIDE,
                 fields.has("answer_length") ? (int) fields.whole("answer_length", 1, MAX_LENGTH) : ANSWER_LENGTH,
                 fields.flag("null_answers", false),
+                fields.flag("splits_punctuation", false),
                 fields.text("pooling", ""),
                 fields.flag("normalize", false));
     }

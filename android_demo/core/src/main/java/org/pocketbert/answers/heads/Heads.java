@@ -56,7 +56,7 @@ public final class Heads {
                     head.thresholds(),
                     file.unknown() > 0 ? file.unknown() : processing.unknown(),
                     file.temperature());
-            case TOKEN_CLASSIFICATION -> new TokenClassificationHead(head.labels());
+            case TOKEN_CLASSIFICATION -> new TokenClassificationHead(head.labels(), processing.splitsPunctuation());
             case QUESTION_ANSWERING -> new QuestionAnsweringHead(processing.answerLength(), processing.nullAnswers());
             case FILL_MASK -> new FillMaskHead(encoder);
             case REGRESSION -> (input, rows, outputs, scored) -> new Value(

@@ -14,16 +14,18 @@ import org.pocketbert.tokenizers.Encoding;
 /** Answers token-classification: the first token of each word decides its tag, and tags spell pieces of the text. */
 final class TokenClassificationHead implements Head {
     private final List<String> tags;
+    private final boolean splitsPunctuation;
 
-    TokenClassificationHead(List<String> tags) {
+    TokenClassificationHead(List<String> tags, boolean splitsPunctuation) {
         this.tags = tags;
+        this.splitsPunctuation = splitsPunctuation;
     }
 
     @Override
     public Answer answer(Input input, List<Encoding> rows, List<Matrix> outputs, boolean scored) {
         Encoding encoding = rows.get(0);
         Matrix matrix = outputs.get(0);
-        List<Word> words = Word.of(input.first(), encoding);
+        List<Word> words = Word.of(input.first(), encoding, splitsPunctuation);
         List<Integer> chosen = new ArrayList<>();
         double[] sure = new double[words.size()];
         for (int i = 0; i < sure.length; i++) {
