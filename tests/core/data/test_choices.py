@@ -139,6 +139,19 @@ def test_a_row_that_marks_no_choice_is_named(change: dict[str, Any], words: str,
         read_examples(named, kind=LabelKind.CHOICE)
 
 
+def test_numbers_that_may_count_from_0_or_from_1_are_refused(tmp_path: Path) -> None:
+    rows = [{"question": "What?", "choices": ["a", "b", f"c{i}"], "answer": i % 2 + 1} for i in range(4)]
+    source = write(tmp_path / "rows.jsonl", rows).model_copy(
+        update={"text": "question", "choices": "choices", "label": "answer"}
+    )
+    with pytest.raises(InputError, match="1 may count the choices from 0 or from 1") as caught:
+        read_examples(source, kind=LabelKind.CHOICE)
+    assert "Write letters" in caught.value.problems[0].fix
+    for number, first in ((0, 0), (3, 1)):
+        write(tmp_path / "rows.jsonl", [*rows, {**rows[0], "question": "Which?", "answer": number}])
+        assert [e.label for e in read_examples(source, kind=LabelKind.CHOICE)][:2] == [1 - first, 2 - first]
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -68,6 +68,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     "no segments, BertProcessing": both(bert_processing, NO_SEGMENTS),
     "segments named": settings(model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
     "case as the settings say": both(keep_case, settings(do_lower_case=True)),
+    "case by default": both(keep_case, settings(do_lower_case=None)),
+    "accents by default": lambda folder: edit_tokenizer(folder, lambda c: c["normalizer"].update(strip_accents=False)),
     "upper case as the settings say": settings(do_lower_case=False),
     "accents stay": settings(strip_accents=False),
     "settings of another class are not read": settings(

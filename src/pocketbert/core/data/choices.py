@@ -282,8 +282,8 @@ def parse_choice_row(
 def count_from_zero(rows: Sequence[tuple[int, Any, int]], bad: BadRows, column: str) -> list[int | None]:
     """Convert the right choices of all rows to indices from 0; None for a row without a label.
 
-    A right choice that is text is the number in the file. The file counts from 1 if no number is 0 and at least one
-    number is the number of choices of its row. Rows in `bad` have an index, too, which is out of range.
+    A right choice that is text is the number in the file. The file counts from 0 if a number is 0, and from 1 if none is and at
+    least one is the number of choices of its row. If neither is so, all these rows are bad. Rows in `bad` have an index, too.
 
     Args:
         rows: For each row its number in the file, the right choice as `parse_right_choice` returns it, and the number
@@ -294,6 +294,12 @@ def count_from_zero(rows: Sequence[tuple[int, Any, int]], bad: BadRows, column: 
     numbers = [(int(right), count) for _, right, count in rows if isinstance(right, str)]
     first = int(all(number for number, _ in numbers) and any(number == count for number, count in numbers))
     places: list[int | None] = []
+    if numbers and not first and all(0 < number < count for number, count in numbers):
+        row, right, _ = next(row for row in rows if isinstance(row[1], str))
+        what = f"column '{column}': {right} may count the choices from 0 or from 1: no row of the file has the first or last one."
+        bad.add(
+            row, what, "Write letters (A, B, ...) instead of numbers, or add a row whose first or last choice is right."
+        )
     for row, right, count in rows:
         place = int(right) - first if isinstance(right, str) else right
         if place is not None and not 0 <= place < count:

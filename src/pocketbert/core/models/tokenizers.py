@@ -64,12 +64,12 @@ _BERT_CLASSES = (
     "MPNetTokenizer",
 )
 """Classes of transformers that rebuild the normalizer from the settings, whatever tokenizer.json has."""
-_BERT_SETTINGS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+_BERT_SETTINGS: dict[str, tuple[str, bool | None]] = {
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-"""Their settings, with the normalizer's key for each."""
+"""Their settings, with the normalizer's key for each and the value that transformers takes for a setting left out."""
 _CLASS = "tokenizer_class"
 _LOCAL_SETTINGS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 """Settings that hold paths of the machine that wrote them."""
@@ -212,18 +212,21 @@ def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -
 
 
 def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Set a BertNormalizer as tokenizer_config.json asks for it (`_BERT_SETTINGS`), in place; return a line for each change.
+    """Set a BertNormalizer as transformers sets it by tokenizer_config.json, in place; return a line for each change.
 
-    Nothing is changed if tokenizer_config.json names a class that is not in `_BERT_CLASSES`.
+    If the file names a class of `_BERT_CLASSES`, settings that it leaves out have the defaults of `_BERT_SETTINGS`, whatever
+    tokenizer.json says. Nothing is changed if it names another class.
     """
-    normalizer, name = content.get("normalizer"), str(settings.get("tokenizer_class") or _BERT_CLASSES[0])
+    normalizer, name = content.get("normalizer"), settings.get(_CLASS)
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         return []
     changes = []
-    for setting, key in _BERT_SETTINGS.items() if name.removesuffix("Fast") in _BERT_CLASSES else ():
-        value = settings.get(setting)
-        if isinstance(value, bool) and normalizer.get(key) is not value:
-            changes.append(f"{setting} is {value} in tokenizer_config.json ({key} was {normalizer.get(key)})")
+    applies = not name or str(name).removesuffix("Fast") in _BERT_CLASSES
+    for setting, (key, default) in _BERT_SETTINGS.items() if applies else ():
+        value = settings.get(setting, default if name else normalizer.get(key))
+        if isinstance(value, bool | None) and normalizer.get(key) is not value:
+            says = f"is {value}" if setting in settings else f"is missing, which means {value},"
+            changes.append(f"{setting} {says} in tokenizer_config.json ({key} was {normalizer.get(key)})")
             normalizer[key] = value
     return changes
 
