@@ -3,8 +3,8 @@
 `RunSteps.steps` lists them. Each ``_NAME_step`` method names the settings and file contents that decide a step, and the
 ``_make_NAME`` method after it writes the step's output. How the work is done is in `learn`, `make`, `gates` and `phone`.
 
-    data, corpus, vocabulary   rows, plain text and the pieces that the student keeps
-    transfer                   texts that the teacher will label
+    data, corpus               rows and plain text
+    transfer, vocabulary       texts that the teacher will label, and the pieces that the student keeps
     teacher                    trained, or copied
     augmented                  copies of training rows with replaced words
     distill.N                  the student after each stage
@@ -165,10 +165,10 @@ class RunSteps:
         steps = [self._data_step()]
         if recipe.data.corpus is not None:
             steps.append(self._corpus_step())
-        if self.recipe.prunes_vocabulary:  # before the teacher: nothing needs to be trained to judge it
-            steps.append(vocabulary_step(self.recipe, self.model, lambda: self.data))
         if mixes_transfer(recipe):  # before the teacher: a text that cannot be read stops the run before a training
             steps.append(transfer_step(recipe, section_settings(recipe.data.transfer), lambda: self.data))
+        if self.recipe.prunes_vocabulary:  # before the teacher: nothing needs to be trained to judge it
+            steps.append(vocabulary_step(self.recipe, self.model, lambda: self.data, self.path / TRANSFER))
         steps.append(self._teacher_step())
         if recipe.student is not None:
             if recipe.data.augment is not None:
@@ -208,6 +208,7 @@ class RunSteps:
                 **self.inputs.task_settings(),
                 "data": drop_resultless_keys({**section, "max_length": self.length}),
                 **(self.inputs.training_settings() if recipe.teacher.finetune or recipe.distill else {}),
+                **({"seed": recipe.seed} if "transfer" in section else {}),
                 **({"rows that choose a seed": True} if recipe.training.seeds > 1 else {}),
                 **({"rows that overlap with held-out texts": "left out"} if divides_training_rows(recipe) else {}),
                 **({"training rows of which some validate": reach} if reach is not None else {}),

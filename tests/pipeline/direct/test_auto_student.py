@@ -226,6 +226,14 @@ def test_too_few_rows_to_compare_students_on_are_refused_before_training(task: T
     assert not (tmp_path / "run/teacher").exists()
 
 
+def test_a_budget_that_cannot_be_searched_is_refused_before_training(task: Task, tmp_path: Path) -> None:
+    budget = "quantize.budget={max_drop: 0.01, max_p90_ms: 5}"
+    recipe = load_recipe(task.recipe, [*QUICK, budget, "export.formats=[onnx, coreml]"])
+    with pytest.raises(InputError, match=r"quantize\.budget\.max_p90_ms: coreml files cannot be timed"):
+        api.run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "teacher").exists()
+
+
 def test_of_a_teacher_without_a_score_nothing_can_be_kept(task: Task, tmp_path: Path) -> None:
     recipe = load_recipe(task.recipe, ["student=auto"])
     choice = AutoStudentRun(recipe, tmp_path / "run")._choice

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pocketbert.core.predict.tokenization import TextTokenizer
-from support.tiny_texts import write_lines
+from pocketbert.pipeline.learn.finishing import read_training
+from support.tiny_texts import task_rows, write_lines
 
 PLAN = {"method": "task", "batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 20}
 MANY = ("quick", "chair", "table", "door", "room", "house")
@@ -70,6 +72,34 @@ def test_a_piece_that_no_training_row_has_is_in_no_file(
     succeed("distill", path, "-o", tmp_path / "run", "student.vocabulary.max_changed=0.39")
     # another rule is another student
     refuse("distill", path, "-o", tmp_path / "run", "student.vocabulary.at_least=2")
+
+
+def test_pieces_of_texts_without_labels_stay_since_the_student_learns_from_them_too(
+    finished: Path, write_recipe: Callable[..., Path], succeed: Run, tmp_path: Path
+) -> None:
+    path, texts = write_recipe(("slow", "quick"), {}, steps=2), tmp_path / "texts.txt"
+    texts.write_text("a slow door\nthe slow room\n")
+    limits = [f"student.vocabulary.{key}=0.9" for key in ("max_unseen", "max_changed", "max_growth")]
+    succeed("distill", path, "-o", tmp_path / "run", f"data.transfer={{sources: [{{path: {texts}}}]}}", *limits)
+    assert size(tmp_path / "run" / "student") == size(finished / "teacher") - 1
+
+
+def test_a_column_of_vectors_teaches_a_student_with_a_pruned_vocabulary(
+    vectors_recipe: Callable[..., Path], succeed: Run, tmp_path: Path
+) -> None:
+    def rows(count: int, seed: int) -> list[dict[str, Any]]:
+        texts = [row["text"] for row in task_rows(count, seed)]
+        return [{"text": text, "v": np.random.default_rng(len(text)).normal(size=24).tolist()} for text in texts]
+
+    paths = [str(write_lines(tmp_path / f"{name}.jsonl", rows(n, n))) for name, n in (("train", 60), ("eval", 20))]
+    data = {"train": {"path": paths[0], "teacher": "v"}, "eval": {"path": paths[1], "teacher": "v"}}
+    stage = {**PLAN, "steps": 2, "batch": 8, "signals": {"logits": 1, "hidden": 0, "attention": 0}}
+    limits = dict.fromkeys(("max_unseen", "max_changed", "max_growth"), 0.9)
+    recipe = vectors_recipe(data, stage, student={"layers": 1, "vocabulary": limits})
+    succeed("distill", recipe, "-o", tmp_path / "run")
+    score = read_training(tmp_path / "run/student").score
+    assert score is not None
+    assert (score.metric, score.rows) == ("mean_cosine", 20)
 
 
 def test_training_rows_that_do_not_cover_the_field_are_refused_before_the_teacher_is_trained(

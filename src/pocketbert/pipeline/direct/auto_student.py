@@ -101,6 +101,8 @@ class AutoStudentRun(ChoosingRun):
             super().execute(until)
             self._write_recipe()
             return
+        if until is None:
+            self.check_budget()  # the chosen student's run would check it only after all trainings
         require("train", Format.ONNX.value)  # students are measured as ONNX files, whatever the recipe exports
         if not (self.path / TRIED_FILE).is_file():
             choice.check_rows()

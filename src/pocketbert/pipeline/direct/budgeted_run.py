@@ -102,7 +102,7 @@ class ChoosingRun(Run):
         if until is not None or budget is None:
             super().execute(until)
             return
-        _check_budget(self, budget)
+        self.check_budget()
         exporting = _exporting_run(self)
         record = _export_and_search(exporting, budget, self.recipe.quantize.candidates)
         if record.student in (None, OWN_STUDENT):
@@ -124,7 +124,7 @@ class ChoosingRun(Run):
         path, budget = self.path / SEARCH_FILE, self.recipe.quantize.budget
         if budget is None or until is not None:
             return super().plan(until)
-        _check_budget(self, budget)
+        self.check_budget()
         if not path.is_file():
             return super().plan()
         record = BudgetSearch.model_validate(read_json(path))
@@ -145,6 +145,27 @@ class ChoosingRun(Run):
         write_atomic(self.path / REPORT_FILE, (self.followed.path / REPORT_FILE).read_bytes())
         return replace(result, folder=self.path, phone=self.path / "phone", report=self.path / REPORT_FILE)
 
+    def check_budget(self) -> None:
+        """Check before training that a search for files inside the budget can run with this recipe on this machine.
+
+        Raises:
+            InputError: Listing every problem.
+        """
+        budget, formats = self.recipe.quantize.budget, self.recipe.export.formats
+        if budget is None:
+            return
+        problems = _pruning_problems(self, budget.students)
+        untimed = [f.value for f in formats if not FORMATS[f].timed]
+        if budget.max_p90_ms is not None and untimed:
+            what = f"{', '.join(untimed)} files cannot be timed on this machine."
+            problems.append(Problem("quantize.budget.max_p90_ms", what, "Leave the limit or the format out."))
+        if current_process().world > 1:
+            what = "is searched by one process, and a launcher started several."
+            fix = "Leave it out, then: pocketbert quantize -m RUN --budget ..."
+            problems.append(Problem("quantize.budget", what, fix))
+        if problems:
+            raise InputError(problems)
+
     def _continue_with(self, record: BudgetSearch) -> None:
         """Replace the budget in the recipe by the files that a search chose."""
         section = self.recipe.quantize.choosing(chosen_files(record.chosen))
@@ -153,24 +174,6 @@ class ChoosingRun(Run):
 
 
 # --- before the search ------------------------------------------------------------------------------------------------
-
-
-def _check_budget(run: Run, limits: RecipeBudget) -> None:
-    """Check before training that a budget search can run with this recipe on this machine.
-
-    Raises:
-        InputError: Listing every problem.
-    """
-    problems, formats = _pruning_problems(run, limits.students), run.recipe.export.formats
-    untimed = [f.value for f in formats if not FORMATS[f].timed]
-    if limits.max_p90_ms is not None and untimed:
-        what = f"{', '.join(untimed)} files cannot be timed on this machine."
-        problems.append(Problem("quantize.budget.max_p90_ms", what, "Leave the limit or the format out."))
-    if current_process().world > 1:
-        what = "is searched by one process, and a launcher started several."
-        problems.append(Problem("quantize.budget", what, "Leave it out, then: pocketbert quantize -m RUN --budget ..."))
-    if problems:
-        raise InputError(problems)
 
 
 def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Problem]:

@@ -201,10 +201,11 @@ class TrainedModel:
 
 
 def score_seed(trained: TrainedModel, seed: int) -> SeedScore:
-    """Score the student that was trained with one seed, on all validation rows and on eval."""
+    """Score the student that was trained with one seed, on all validation rows and on eval, with the thresholds that it would ship."""
     data, task = trained.data, trained.data.head.task
     predictor, tokenizer = trained.open()
-    sets = [EvalSet(name, data.head, data.splits[name]) for name in (VALIDATION, EVAL)]
+    head = head_with(trained.recipe, data, _tune_thresholds(trained, predictor, tokenizer))
+    sets = [EvalSet(name, head, data.splits[name]) for name in (VALIDATION, EVAL)]
     validation, reported = (evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task))[0] for rows in sets)
     name = trained.recipe.training.metric or validation.metric
     return SeedScore(seed=seed, validation=metric_value(validation, name), value=reported.value, metric=reported.metric)
@@ -221,7 +222,7 @@ def answer_validation(trained: TrainedModel, most: int, thresholds: Sequence[flo
     """
     data, task = trained.data, trained.data.head.task
     predictor, tokenizer = trained.open()
-    if task.labels is LabelKind.NAMES and thresholds is None:
+    if thresholds is None:
         thresholds = _tune_thresholds(trained, predictor, tokenizer)
     head = head_with(trained.recipe, data, [*thresholds] if thresholds is not None else None)
     rows = data.splits[VALIDATION]
@@ -269,8 +270,8 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         return
     model, data, recipe, task = trained.model, trained.data, trained.recipe, trained.data.head.task
     predictor, tokenizer = trained.open()
-    thresholds = _tune_thresholds(trained, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
-    score = None
+    thresholds, score = _tune_thresholds(trained, predictor, tokenizer), None
+
     if teacher is None and not recipe.asks_model:  # the model is only what the student starts from
         score = _score_column(recipe, data)
     elif EVAL in data.splits:
@@ -378,9 +379,12 @@ def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer
     """Find the best probability threshold of each label on held-out rows or, without those, on training rows.
 
     Returns:
-        The thresholds; None if the recipe sets them, there are no such rows with labels, or nothing was trained.
+        The thresholds; None if the task is not multi-label, the recipe sets them, there are no such rows with labels, or nothing was
+        trained.
     """
     data = trained.data
+    if data.head.task.labels is not LabelKind.NAMES:
+        return None
     split = data.splits.get(HOLDOUT) or data.splits.get("train")
     if trained.recipe.answer.thresholds is not None or split is None or not trained.curves or not len(split.truth):
         return None

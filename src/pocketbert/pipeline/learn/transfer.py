@@ -111,7 +111,7 @@ def note_transfer(folder: Path | None) -> list[str]:
     return [] if folder is None else [TransferCounts.model_validate(read_json(folder / _COUNTS_FILE)).line]
 
 
-def _read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterator[list[Example]]:
+def read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterator[list[Example]]:
     """Yield the rows that `write_transfer` wrote to a folder, then training rows without a label, in lists of rows."""
     portion = list[Example]()
     if folder is not None:
@@ -260,7 +260,7 @@ def mix_rows(
     from pocketbert.distill.training.data import MixedPart, MixedSet, PackedSet
 
     mix, head, tokenizer = recipe.data.mix or MixSection(), data.head, labelled.tokenizer
-    texts = _read_transfer(folder, data.unlabelled if with_unlabelled else ())
+    texts = read_transfer(folder, data.unlabelled if with_unlabelled else ())
     portions = (head.prepare(portion, tokenizer, "data.transfer", labelled=False) for portion in texts)
     parts = [("labelled" if data.labelled else "training", MixedPart(labelled, mix.labelled, data.labelled))]
     if copies is not None:

@@ -7,6 +7,7 @@ other pieces from the finished student. `check_own_tokens` refuses what a studen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from pocketbert.core.recipe.student import VOCABULARY_LIMITS, VocabularySection
 from pocketbert.core.tasks import LabelKind, Level
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import EVAL, TrainedModel
+from pocketbert.pipeline.learn.transfer import TRANSFER, mixes_transfer, read_transfer
 from pocketbert.pipeline.learn.validation import VALIDATION
 from pocketbert.pipeline.run_folder import Step
 
@@ -138,15 +140,19 @@ def check_own_tokens(recipe: Recipe, teacher: ModelFolder, start: ModelFolder, l
         raise InputError(problems)
 
 
-def vocabulary_step(recipe: Recipe, model: ModelFolder, read_data: Callable[[], RunData]) -> Step:
+def vocabulary_step(recipe: Recipe, model: ModelFolder, read_data: Callable[[], RunData], transfer: Path) -> Step:
     """Return the step that prunes the student's vocabulary: it chooses the subword pieces to keep.
 
-    `model` is the teacher; `read_data` is a function that returns the run's rows.
+    Args:
+        recipe: The recipe.
+        model: The teacher.
+        read_data: Function that returns the run's rows.
+        transfer: Output folder of the step that writes the texts of `data.transfer`; not read if the recipe has none beside rows.
     """
     assert recipe.student is not None
     assert recipe.student.vocabulary is not None
     pruned = recipe.student.vocabulary
-    section = pruned.model_dump(mode="json")
+    section, texts = pruned.model_dump(mode="json"), transfer if mixes_transfer(recipe) else None
     return Step(
         name=VOCABULARY,
         title="the student's vocabulary",
@@ -154,20 +160,23 @@ def vocabulary_step(recipe: Recipe, model: ModelFolder, read_data: Callable[[], 
         settings={"student": {"vocabulary": {k: v for k, v in section.items() if k in ("at_least", "top")}}},
         contents={"teacher.model": model.digest},
         gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in VOCABULARY_LIMITS}}},
-        needs=("data",),
-        make=lambda at: make_vocabulary(pruned, model, read_data(), at.output),
+        needs=("data", *([TRANSFER] if texts is not None else [])),
+        make=lambda at: make_vocabulary(pruned, model, read_data(), at.output, texts),
         libraries=("tokenizers",),
     )
 
 
-def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunData, output: Path) -> Sequence[str]:
-    """Choose the subword pieces to keep by training rows, write the pruned tokenizer, and judge it on other rows.
+def make_vocabulary(
+    section: VocabularySection, model: ModelFolder, data: RunData, output: Path, transfer: Path | None = None
+) -> Sequence[str]:
+    """Choose the subword pieces to keep by the rows that the student learns from, write the pruned tokenizer, judge it on other rows.
 
     Args:
         section: The recipe's `student.vocabulary`.
         model: The teacher, whose vocabulary is pruned.
         data: The run's rows.
         output: Folder of the tokenizer.
+        transfer: Folder of the texts without labels that the student learns from, too; None without them.
 
     Returns:
         A line for each limit that is exceeded, and one with advice; empty if none is.
@@ -182,10 +191,12 @@ def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunDat
     )
 
     source, side = model.tokenizer_folder, model.family.padding_side
-    training = [text for e in data.splits["train"].examples for text in e.inputs] if "train" in data.splits else []
+    training = data.splits["train"].examples if "train" in data.splits else []
     held_out = [t for name, split in data.splits.items() if name != "train" for e in split.examples for t in e.inputs]
     original = TextTokenizer(source, _WHOLE_TEXT, padding_side=side)
-    counts = count_pieces(original.encode(training))
+    counts = Counter[int]()
+    for portion in (training, *read_transfer(transfer, data.unlabelled)):
+        counts += count_pieces(original.encode([text for e in portion for text in e.inputs]))
     kept = select_pieces(read_tokenizer_json(source), model.config, counts, section.at_least, section.top)
     size_key = model.family.config_names.get("vocab_size", "vocab_size")
     write_pruned_tokenizer(source, prune_config(model.config, kept, size_key), kept, output)
@@ -195,7 +206,7 @@ def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunDat
         output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
     )
     print_note(
-        f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
+        f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the rows to learn from)"
     )
     print_note(f"  {result.sentence}")
     return _list_exceeded_limits(result, section)
@@ -274,8 +285,8 @@ def resplit_rows(
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     """Return the trained student without the embeddings of dropped pieces, with rows split by the pruned tokenizer.
 
-    Of the rows only those of eval and validation are kept, or for multi-label all, because its thresholds are chosen on other
-    rows. `folder` is the output folder of the step that prunes the vocabulary.
+    Of the rows only those of eval and validation are kept, or all if training rows are read again: for multi-label, whose thresholds are
+    chosen on them, and for a column of answers. `folder` is the output folder of the step that prunes the vocabulary.
     """
     from pocketbert.distill.vocabulary import prune_embeddings
 
@@ -283,8 +294,8 @@ def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     family = family_of(trained.model.config.model_type)
     model = prune_embeddings(trained.model, family, pieces)
     tokenizer = TextTokenizer(folder, trained.length, padding_side=family.padding_side)
-    # only rows to score are read from now on, but for thresholds of several labels, which are chosen on other rows
-    names: Iterable[str] = () if trained.data.head.task.labels is LabelKind.NAMES else (EVAL, VALIDATION)
+    reads_training_rows = trained.data.head.task.labels is LabelKind.NAMES or trained.recipe.column is not None
+    names: Iterable[str] = () if reads_training_rows else (EVAL, VALIDATION)
     note = (
         f"vocabulary: {len(file.ids):,} of {file.before:,} pieces are kept; of {file.rows:,} held-out rows "
         f"{file.changed:.1%} are split into other pieces"
