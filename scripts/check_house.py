@@ -23,8 +23,8 @@ FOLDERS = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchm
 LIMITS = {
     "files": 437,
     "longest file": 600,
-    "lines in a file, 90th percentile": 505,
-    "lines of code": 58945,
+    "lines in a file, 90th percentile": 508,
+    "lines of code": 59012,
     "public names per 1,000 lines of code": 38,
     "import lines in 100": 7,
     "public names with a single using module in 100": 40,
