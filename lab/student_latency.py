@@ -3,9 +3,9 @@
 Run: OMP_NUM_THREADS=1 python lab/student_latency.py ../shared/data [SET ...]
 
 Files are ONNX int8 with random weights, which take as long as trained ones (`lab/planned_latency.py`), in the shapes that the default
-teacher gives them. Sets of single texts share files, made for the first of them, and so do sets of pairs: a head of other labels takes
-no time that shows. Sets with labels on words and SQuAD are left out; their students compute the last layer for all tokens. All
-files of a set are timed in turns, on one thread, one text at a time; a cell is the median in ms. Run it on a quiet machine.
+teacher gives them. Sets of one task share files, made for the first of them: a head of other labels takes no time that shows. Students that
+label words or mark answers compute the last layer for all tokens. All files of a set are timed in turns, on one thread, one text at
+a time (a question with the first window of its context); a cell is the median in ms, none where no such student exists. Run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from kept import SETS, write_words
 
 from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.direct.plan_probes import PlanGround, Probe, export_probes, time_files
 from pocketbert.pipeline.learn.data import load_data, max_length
@@ -25,8 +26,11 @@ from pocketbert.pipeline.options import DataFiles
 from pocketbert.pipeline.recipes import starting_recipe
 from pocketbert.pipeline.reference import open_teacher
 
-TIMED = ("snips intents", "atis intents", "clinc150", "banking77", "sst2", "stsb", "mrpc", "qnli")
-"""Sets whose students classify or score whole texts, and whose teacher is above chance."""
+TIMED = (
+    *("snips intents", "atis intents", "clinc150", "banking77", "sst2", "stsb", "mrpc", "qnli"),
+    *("snips slots", "atis slots", "wnut17", "squad"),
+)
+"""Sets whose teacher is above chance."""
 LONGEST = "data.max_length="
 """The setting of a recipe that texts are cut by."""
 DEVICE = "local"
@@ -52,25 +56,27 @@ def main() -> None:
     asked = parser.parse_args()
     if unknown := sorted(set(asked.sets) - set(TIMED)):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(TIMED)}")
-    files = dict[bool, list[Probe]]()
-    lines = list[str]()
+    files = dict[tuple[TaskName, bool], list[Probe]]()
+    rows = list[tuple[str, float, dict[str, float]]]()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_words(asked.data.resolve(), work)
         for name in asked.sets or TIMED:
             ground = open_set(name, asked.data.resolve(), work)
-            if ground.pairs not in files:
-                files[ground.pairs] = [Probe(rung.name, rung, ground.pieces, timed=True) for rung in ground.rungs]
-                export_probes(ground, files[ground.pairs], [Format.ONNX], [Scheme.INT8], work / str(ground.pairs))
-            probes = files[ground.pairs]
-            times, tokens = time_files(ground, probes, [Scheme.INT8], [DEVICE], threads=1)
-            cells = [f"{times[probe.name, Format.ONNX, Scheme.INT8, DEVICE][0]:.2f}" for probe in probes]
-            if not lines:
-                names = [probe.name for probe in probes]
-                lines = ["| " + " | ".join(["set", "tokens", *names]) + " |", "|---" * (len(names) + 2) + "|"]
-            lines.append("| " + " | ".join([name, f"{tokens:.0f}", *cells]) + " |")
-            print(lines[-1], *ground.notes, sep="\n", flush=True)
-    print(describe_machine().summary, *lines, sep="\n")
+            kind = (ground.model.task.name, ground.pairs)
+            if kind not in files:
+                files[kind] = [Probe(rung.name, rung, ground.pieces, timed=True) for rung in ground.rungs]
+                export_probes(ground, files[kind], [Format.ONNX], [Scheme.INT8], work / "-".join(map(str, kind)))
+            times, tokens = time_files(ground, files[kind], [Scheme.INT8], [DEVICE], threads=1)
+            medians = {p.name: times[p.name, Format.ONNX, Scheme.INT8, DEVICE][0] for p in files[kind]}
+            rows.append((name, tokens, medians))
+            print(name, medians, *ground.notes, sep="\n", flush=True)
+    students = list(max((medians for _, _, medians in rows), key=len))
+    print(describe_machine().summary)
+    print("| " + " | ".join(["set", "tokens", *students]) + " |", "|---" * (len(students) + 2) + "|", sep="\n")
+    for name, tokens, medians in rows:
+        cells = [f"{medians[student]:.2f}" if student in medians else "" for student in students]
+        print("| " + " | ".join([name, f"{tokens:.0f}", *cells]) + " |")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
 from pocketbert.benchmarks.statistics import Statistics, burst_medians, repeat_interval
@@ -210,7 +211,7 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     examples = [Example(*((t, None) if isinstance(t, str) else t), None, row) for row, t in enumerate(texts, 1)]
     prepared = head.prepare(examples, tokenizer, "texts", labelled=False)
     outputs = [_random_outputs(e, head, tokenizer, kit.columns(tokenizer), random) for e in prepared.encoded]
-    _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit, tokenizer))
+    _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit, tokenizer, folder))
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
     columns = [[bool(of_token), float(factor)] for of_token, factor in zip(*_fake_columns(kit, tokenizer), strict=True)]
     said = {"mask_id": tokenizer.mask_id, "tokens": spelled, "columns": columns}
@@ -251,7 +252,7 @@ def _random_outputs(
 
 
 def _cases(
-    head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, tokenizer: TextTokenizer
+    head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, tokenizer: TextTokenizer, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Texts with their outputs, the first file's answer, and the files whose answer is unknown."""
     answered = [_answers(head, prepared, outputs, kit, number) for number in range(len(MODELS))]
@@ -260,7 +261,11 @@ def _cases(
     ):
         rows = [_row(prepared.encoded[i], outputs[i]) for i in numbers]
         if kit.keeps_blanks:  # as the tokenizer says it
-            rows[0]["starts"] = [start for start, _ in tokenizer.golden(example.text)["offsets"]]
+            library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            library.enable_truncation(tokenizer.max_length, direction=tokenizer.truncation_side)
+            said = library.encode(example.text)
+            rows[0]["starts"] = [start for start, _ in said.offsets]
+            rows[0]["words"] = [-1 if word is None else word for word in said.word_ids]
         unknown = {path: bool(getattr(a, "unknown", None)) for path, a in zip(MODELS, answers, strict=True)}
         yield {"input": [example.text, example.pair], "rows": rows, "answer": _plain(answers[0]), "unknown": unknown}
 
