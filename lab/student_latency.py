@@ -63,14 +63,15 @@ def main() -> None:
         write_words(asked.data.resolve(), work)
         for name in asked.sets or TIMED:
             ground = open_set(name, asked.data.resolve(), work)
-            kind = (ground.model.task.name, ground.pairs)
+            kind = (ground.data.head.task.name, ground.pairs)
             if kind not in files:
                 files[kind] = [Probe(rung.name, rung, ground.pieces, timed=True) for rung in ground.rungs]
                 export_probes(ground, files[kind], [Format.ONNX], [Scheme.INT8], work / "-".join(map(str, kind)))
             times, tokens = time_files(ground, files[kind], [Scheme.INT8], [DEVICE], threads=1)
             medians = {p.name: times[p.name, Format.ONNX, Scheme.INT8, DEVICE][0] for p in files[kind]}
             rows.append((name, tokens, medians))
-            print(name, medians, *ground.notes, sep="\n", flush=True)
+            sizes = {p.name: f"{p.files[Format.ONNX, Scheme.INT8][2] / 1e6:.1f} MB" for p in files[kind]}
+            print(name, sizes, medians, *ground.notes, sep="\n", flush=True)
     students = list(max((medians for _, _, medians in rows), key=len))
     print(describe_machine().summary)
     print("| " + " | ".join(["set", "tokens", *students]) + " |", "|---" * (len(students) + 2) + "|", sep="\n")
