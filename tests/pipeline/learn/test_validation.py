@@ -29,7 +29,7 @@ from pocketbert.core.tasks import several_task
 from pocketbert.pipeline.learn import validation
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.validation import add_validation, make_validation
-from support.tiny_texts import write_lines
+from support.tiny_texts import task_rows, write_lines
 
 Run = Callable[..., Any]
 
@@ -212,6 +212,30 @@ def test_a_run_keeps_the_best_weights_and_the_best_seed(seeded: Path) -> None:
     assert "60 of 600 training rows choose checkpoints" in said
     assert "train: 540 rows" in said
     assert f"seed {chosen.seed}: {chosen.validation:.4f} on validation rows" in said
+
+
+def test_seeds_of_several_labels_are_compared_with_the_thresholds_that_they_ship(
+    task: Any, succeed: Run, tmp_path: Path
+) -> None:
+    sources = {}
+    for name, count in (("train", 120), ("eval", 60)):
+        rows = [{**row, "label": [row["label"]]} for row in task_rows(count, count)]
+        sources[name] = {"path": str(write_lines(tmp_path / f"{name}.jsonl", rows))}
+    short = {"steps": 4, "batch": 16, "lr": 3e-3}
+    recipe = task.variant(
+        tmp_path / "recipe.yaml",
+        task="multi-label",
+        data=sources,
+        training={"seeds": 2},
+        teacher={"finetune": short},
+        distill=[{"method": "task", **short, "signals": {"hidden": 0, "attention": 0}}],
+    )
+    succeed("distill", recipe, "-o", tmp_path / "run")
+    student = read_training(tmp_path / "run" / "student")
+    (chosen,) = [s for s in student.seeds if s.chosen]
+    assert student.thresholds is not None
+    assert student.score is not None
+    assert student.score.value == chosen.value
 
 
 def test_the_command_tells_where_the_student_loses(succeed: Run, refuse: Run, seeded: Path, tmp_path: Path) -> None:
