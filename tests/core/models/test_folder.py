@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.families.table import list_weight_names
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models import folder as model_folder
-from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import (
     DEMO_DISTRIBUTION,
     DEMO_INSTALL,
     DEMO_TEACHER,
     ModelCard,
     ModelFolder,
-    list_weight_names,
     open_model_folder,
 )
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, read_pooling, read_prompts
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import HEADS_KEY, TASKS, TaskName, task_of
 from support.published import edit_json, write_checkpoint, write_sentence_model
 
 CONFIG = {
@@ -241,6 +243,40 @@ def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: 
     (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": ".."}]))
     with pytest.raises(InputError, match="leaves the folder"):
         open_model_folder(str(folder))
+
+
+CLASS, TAGS = "text-classification", "token-classification"
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "prompted"),
+    [
+        ({}, ["a", "b"], True),
+        ({"architectures": ["BertForTokenClassification"]}, ["O", "B"], False),
+        ({HEADS_KEY: {"intent": CLASS, "slots": TAGS}}, ["intent: a", "intent: b", "slots: O"], False),
+        ({HEADS_KEY: {"intent": CLASS, "mood": CLASS}}, ["intent: a", "intent: b", "mood: x"], True),
+    ],
+)
+def test_a_prompt_is_left_out_where_words_are_labelled_since_it_would_move_their_places(
+    config: dict[str, Any], labels: list[str], prompted: bool, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    edit_json(folder / "config_sentence_transformers.json", prompts={"query": "q "}, default_prompt_name="query")
+    edit_json(folder / "config.json", **config, id2label=dict(enumerate(labels)))
+    opened = open_model_folder(str(folder))
+    assert bool(TextTokenizer(opened.tokenizer_folder, 32).prompts.named) == prompted
+
+
+@pytest.mark.parametrize(("name", "task"), [("TokenClassification", TAGS), ("SequenceClassification", CLASS)])
+def test_a_saved_tagger_has_no_prompt(name: str, task: str, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(
+        tiny_model("bert", 1, ("O", "B", "C"), auto_class=f"AutoModelFor{name}"), tmp_path / "model"
+    )
+    edit_json(folder / "config_sentence_transformers.json", prompts={"query": "q "}, default_prompt_name="query")
+    opened = open_model_folder(str(folder))
+    (tmp_path / "saved").mkdir()
+    save_model(load_model(opened, task_of(task)), opened, Labels(("O", "B", "C")), 32, tmp_path / "saved")
+    assert bool(read_prompts(tmp_path / "saved").named) == (task == CLASS)
 
 
 def test_errors_behind_the_opening_name_the_folder_of_the_user(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
   called. The package's own adapters and layer parts are registered by `pocketbert.export.adapters`, captures by
   `pocketbert.distill.capture`, checkpoints by `pocketbert.distill.students`. A subpackage imports its own before it
   looks one up; the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
+- `list_weight_names` lists a folder's weights as a family names them.
 - `check_distillable`, `check_prunable` and `check_exportable` refuse what a family cannot do.
 
 Nothing but the rows, distill/capture, distill/students and export/adapters names an architecture.
@@ -306,7 +307,16 @@ def check_exportable(family: Family, where: str = "model") -> None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))
 
 
-def find_wrapper(names: Iterable[str]) -> str:
+def list_weight_names(folder: Path) -> list[str]:
+    """List the names of the weights in a Hugging Face folder, without a wrapper's part that all of them begin with."""
+    from pocketbert.core.disk.weight_files import read_weight_names  # brings zipfile, which no first answer needs
+
+    names = read_weight_names(folder)
+    wrapper = _find_wrapper(names)
+    return [name.removeprefix(wrapper) for name in names]
+
+
+def _find_wrapper(names: Iterable[str]) -> str:
     """Return the part with which all names of weights begin, such as ``module.`` of a training program; empty if none.
 
     The name of the encoder, such as ``bert.``, is not counted as such a part: without it, weights of another family
@@ -328,13 +338,13 @@ def find_wrapper(names: Iterable[str]) -> str:
 def name_as_class(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Rename a checkpoint's weights to the parameter names of the family's transformers class; return all weights.
 
-    Unless the family's own code reads the names, a part that all of them begin with (`find_wrapper`) is left out, and a
+    Unless the family's own code reads the names, a part that all of them begin with (`_find_wrapper`) is left out, and a
     note about it is printed.
     """
     read_names = checkpoint_code(family).read_names
     if read_names is not None:
         state = read_names(state)
-    elif wrapper := find_wrapper(state):
+    elif wrapper := _find_wrapper(state):
         print_note(f"all names of its weights begin with '{wrapper}', which is left out")
         state = {name.removeprefix(wrapper): value for name, value in state.items()}
     for old, new in family.key_renames.items():

@@ -337,7 +337,7 @@ def save_model(
 ) -> None:
     """Save a model as a Hugging Face folder: config.json, model.safetensors, and a tokenizer that does not pad.
 
-    Settings of sentence-transformers in the source folder are copied if the model still has its own task.
+    Settings of sentence-transformers in the source folder are copied if its prompts still stand before texts (`ModelFolder.takes_prompts`).
 
     Args:
         model: The transformers model. Its configuration gets the labels and its class.
@@ -379,7 +379,7 @@ def save_model(
         tensors = rename_paths(tensors, {new: old for old, new in paths.items()})
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
-    if source.used_for in (None, source.task) and (source.path / SETTINGS_FILE).is_file():
+    if source.takes_prompts and (source.path / SETTINGS_FILE).is_file():
         settings = read_settings(source.path)
         if is_cross_encoder(source.path):  # a new head may answer otherwise than the published one
             settings["activation_fn"] = SIGMOID_CLASS if score is ScoreFunction.SIGMOID else IDENTITY_CLASS

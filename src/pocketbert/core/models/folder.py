@@ -19,11 +19,11 @@ import yaml
 
 from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
-from pocketbert.core.disk.weight_files import count_fp32_bytes, find_weight_files, read_weight_names
+from pocketbert.core.disk.weight_files import count_fp32_bytes, find_weight_files
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr, show_folder_as
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
-from pocketbert.core.families.table import choose_row, find_wrapper, suggest_row
+from pocketbert.core.families.table import choose_row, list_weight_names, suggest_row
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import check_hub, expand_home, version_of
 from pocketbert.core.models.adapters import (
@@ -250,17 +250,23 @@ class ModelFolder:
         """Folder with a usable tokenizer.json: this folder, or a temporary one if it must be converted or changed.
 
         tokenizer.json is converted from a vocabulary if the folder has none, and changed if settings in other files ask
-        for it. The folder is temporary too if the model is used for another task, since its prompts are left out then.
+        for it. The folder is temporary too if the model's prompts are left out (see `takes_prompts`).
 
         Raises:
             InputError: If there is nothing to convert, or it cannot be converted.
             MissingBackendError: If a library that reads it is not installed.
         """
-        prompts = not read_prompts(self.path).named or self.used_for in (None, self.task)
+        prompts = not read_prompts(self.path).named or self.takes_prompts
         if prompts and os.path.lexists(self.path / _TOKENIZER_FILE) and not self._tokenizer_changes:
             return self.path
         digest = sha256_json(self._small_files)
         return write_tokenizer_folder(self.path, digest, self.tokenizer_length, self.config, self.family, prompts)
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether the folder's prompts are put before texts: in its own task alone, and not where they would move labelled words."""
+        labels_words = TaskName.TOKEN_CLASSIFICATION in (self.task, *(self.heads or {}).values())
+        return self.used_for in (None, self.task) and not labels_words
 
     @cached_property
     def _tokenizer_changes(self) -> bool:
@@ -523,13 +529,6 @@ def _download(name: str, revision: str | None, where: str) -> Path:
     except Exception as error:  # the library raises many kinds, network ones included
         what = f"'{name}' is not a folder here and could not be loaded from the Hub ({type(error).__name__})."
         raise InputError(Problem(where, what, "Check the name and the network, or give a local folder.")) from error
-
-
-def list_weight_names(folder: Path) -> list[str]:
-    """List the names of the weights in a Hugging Face folder, without a wrapper's part that all of them begin with."""
-    names = read_weight_names(folder)
-    wrapper = find_wrapper(names)
-    return [name.removeprefix(wrapper) for name in names]
 
 
 # --- model cards ------------------------------------------------------------

@@ -30,10 +30,11 @@ from pocketbert.core.data_report import (
     warn_about_majority,
 )
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.families.table import list_weight_names
 from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.several import check_head_rows, read_head_rows, resolve_head_labels
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder, list_weight_names
+from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder
 from pocketbert.core.predict.examples import (
     Example,
     drop_duplicates_of,
