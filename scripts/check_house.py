@@ -24,7 +24,7 @@ LIMITS = {
     "files": 437,
     "longest file": 600,
     "lines in a file, 90th percentile": 508,
-    "lines of code": 59016,
+    "lines of code": 59027,
     "public names per 1,000 lines of code": 38,
     "import lines in 100": 7,
     "public names with a single using module in 100": 40,

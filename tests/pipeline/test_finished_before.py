@@ -15,6 +15,8 @@ from filelock import FileLock
 from pocketbert import ExportOptions, api
 from pocketbert.core.disk.ownership import write_marker
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.recipe.file import recipe_from_values
+from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.run_folder import step
 from support.runs import undo
 from support.tiny import write_bert
@@ -268,3 +270,20 @@ def test_a_folder_that_only_looks_like_a_run_is_left_alone(task: Any, tmp_path: 
         assert f"{folder}: exists and is not a run folder; nothing was written." in said
         assert listing(folder) == before
     assert (folder / ".lock").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("task", "changed"), [("token-classification", {"words", "prompts"}), ("text-classification", set())]
+)
+def test_a_run_made_before_words_ended_at_punctuation_and_prompts_were_left_out_is_not_continued(
+    task: str, changed: set[str], source: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "model"))
+    data = {name: {"path": f"{name}.jsonl"} for name in ("train", "eval")}
+    content = {"schema": 1, "name": "a", "task": task, "teacher": {"model": str(folder)}, "data": data}
+    before = Inputs(recipe_from_values(content, "test")).task_settings()
+    said = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**said, "pre_tokenizer": {"type": "WhitespaceSplit"}}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q "}}))
+    after = Inputs(recipe_from_values(content, "test")).task_settings()
+    assert after.keys() - before.keys() == changed

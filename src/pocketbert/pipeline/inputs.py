@@ -21,9 +21,12 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable, find_family
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.sentence_settings import read_prompts
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.column import column_key
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS, StudentSection
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Calibration, Format, Runtime
 from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import check_file_sizes, format_place
@@ -268,6 +271,13 @@ class Inputs:
         start: dict[str, object] = {"start_only": True} if self.recipe.teacher.start_only else {}
         if self.recipe.drops_projection:
             start["width of the student's vectors"] = student_width(self.recipe, self.model)
+        named = self.recipe.tasks or {}
+        if TaskName.TOKEN_CLASSIFICATION in (self.recipe.task, *(h.task for h in named.values())):
+            folder = self.model.tokenizer_folder
+            if TextTokenizer(folder, self.model.tokenizer_length).splits_punctuation:
+                start["words"] = "begin at punctuation, too"
+            if read_prompts(self.model.path).named:
+                start["prompts"] = "left out"
         return {"task": self.recipe.task, **({"tasks": heads} if heads else {}), **start}
 
     def answer_settings(self) -> object:

@@ -132,6 +132,16 @@ def test_tokenizers_that_split_at_punctuation_themselves_keep_their_words(
     assert not write_blank_tokenizer(tmp_path, "bytes").splits_punctuation
 
 
+def test_a_long_context_is_not_divided_at_punctuation_for_each_of_its_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pair nobody reads words, and the time would grow with the square of the context's length."""
+    tokenizer = write_blank_tokenizer(tmp_path, "metaspace")
+    monkeypatch.setattr("pocketbert.core.predict.tokenization._split_words", None)
+    [windows] = tokenizer.windows([("Rome?", "Rome it. " * 200)], stride=4)
+    assert len(windows) > 2
+
+
 def test_an_unknown_label_is_refused_and_offsets_count_code_points(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InputError, match="a.jsonl:1: span label 'pers' is not in the label set; did you mean 'per'"):
         HEAD.prepare(make_rows(("bob", (Span(0, 3, "pers"),))), tokenizer, "a.jsonl")

@@ -283,7 +283,7 @@ def count_from_zero(rows: Sequence[tuple[int, Any, int]], bad: BadRows, column: 
     """Convert the right choices of all rows to indices from 0; None for a row without a label.
 
     A right choice that is text is the number in the file. The file counts from 0 if a number is 0, and from 1 if none is and at
-    least one is the number of choices of its row. If neither is so, all these rows are bad. Rows in `bad` have an index, too.
+    least one is the number of choices of its row. If neither is so, the first of these rows is bad. Rows in `bad` have an index, too.
 
     Args:
         rows: For each row its number in the file, the right choice as `parse_right_choice` returns it, and the number
@@ -296,9 +296,11 @@ def count_from_zero(rows: Sequence[tuple[int, Any, int]], bad: BadRows, column: 
     places: list[int | None] = []
     if numbers and not first and all(0 < number < count for number, count in numbers):
         row, right, _ = next(row for row in rows if isinstance(row[1], str))
-        what = f"column '{column}': {right} may count the choices from 0 or from 1: no row of the file has the first or last one."
+        what = f"column '{column}': {right} may count the choices from 0 or from 1: no row of the file has 0, and none has the number of its choices."
         bad.add(
-            row, what, "Write letters (A, B, ...) instead of numbers, or add a row whose first or last choice is right."
+            row,
+            what,
+            "Write letters (A, B, ...), or add a row that has 0 (if they count from 0) or the number of its choices (if from 1).",
         )
     for row, right, count in rows:
         place = int(right) - first if isinstance(right, str) else right

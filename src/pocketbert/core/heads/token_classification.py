@@ -1,6 +1,6 @@
 """Head of token-classification: labelled pieces of a text with their character positions.
 
-Words are what the tokenizer's pre-tokenizer splits off (`find_words`); the first token of a word decides its tag.
+Words are what the tokenizer's pre-tokenizer splits off, divided at punctuation if it splits at blanks alone (`find_words`); the first token of a word decides its tag.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ _BERT_CLASSES = (
     "ElectraTokenizer",
     "MobileBertTokenizer",
     "ConvBertTokenizer",
+    "SqueezeBertTokenizer",
     "LayoutLMTokenizer",
     "MPNetTokenizer",
 )
@@ -224,7 +225,8 @@ def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -
     applies = not name or str(name).removesuffix("Fast") in _BERT_CLASSES
     for setting, (key, default) in _BERT_SETTINGS.items() if applies else ():
         value = settings.get(setting, default if name else normalizer.get(key))
-        if isinstance(value, bool | None) and normalizer.get(key) is not value:
+        is_valid = isinstance(value, bool) or (value is None and default is None)
+        if is_valid and normalizer.get(key) is not value:
             says = f"is {value}" if setting in settings else f"is missing, which means {value},"
             changes.append(f"{setting} {says} in tokenizer_config.json ({key} was {normalizer.get(key)})")
             normalizer[key] = value

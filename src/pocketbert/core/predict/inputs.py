@@ -38,7 +38,7 @@ class Places:
         offsets: For each token the index of its first character and of the character after its last one, [L, 2] in code
             points, without the blank before a word; [0, 0] for special tokens.
         words: Number of the word that each token belongs to, [L]; -1 for special tokens. A word is what the tokenizer's
-            pre-tokenizer splits off. Only valid for single texts: for pairs the tokenizers library numbers something
+            pre-tokenizer splits off, divided at punctuation if it splits at blanks alone. Only valid for single texts: for pairs the tokenizers library numbers something
             else.
         parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
     """

@@ -360,8 +360,8 @@ class TextTokenizer:
         for place, part in zip(offsets, encoding.sequence_ids, strict=True):
             while part is not None and place[0] < place[1] and texts[part][place[0]].isspace():
                 place[0] += 1
-        if self.splits_punctuation:
-            words = _split_words(words, offsets, encoding, texts)
+        if self.splits_punctuation and len(texts) == 1:  # of pairs nobody reads words, and a context has many windows
+            words = _split_words(words, offsets, encoding, texts[0])
         parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
         return Encoded(
             np.array(encoding.ids, np.int64),
@@ -372,11 +372,13 @@ class TextTokenizer:
         )
 
     def _read_splits_punctuation(self, folder: Path) -> bool:
-        """Return what artifacts.json says; in other folders, whether the pre-tokenizer leaves punctuation beside a letter."""
+        """Return what artifacts.json says; in other folders, whether the pre-tokenizer leaves punctuation beside a word."""
         if (processing := read_listed_processing(folder)) is not None:
             return processing.get("splits_punctuation") is True
         splitter = self._tokenizer.pre_tokenizer
-        return splitter is not None and len(splitter.pre_tokenize_str("a.")) == 1
+        return (
+            splitter is not None and len(splitter.pre_tokenize_str("word)")) == 1
+        )  # XLM keeps "a." as an abbreviation
 
     def _truncate_at(self, length: int) -> None:
         self._tokenizer.enable_truncation(length, direction=self.truncation_side)
@@ -423,21 +425,19 @@ def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> 
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
-def _split_words(
-    words: Sequence[int], offsets: Sequence[Sequence[int]], encoding: Encoding, texts: Sequence[Text]
-) -> list[int]:
-    """Return new word numbers, with which a word also begins at a token that begins with punctuation or follows it.
+def _split_words(words: Sequence[int], offsets: Sequence[Sequence[int]], encoding: Encoding, text: Text) -> list[int]:
+    """Return new word numbers of a text: a word also begins at a token that begins with a punctuation mark or comes right after one.
 
     Args:
         words: The word of each token as the tokenizer splits the text, -1 for none.
         offsets: The (start, end) characters of each token, without the blank before a word.
         encoding: The tokens.
-        texts: The one text, or both.
+        text: The text.
     """
-    starts = [{start for _, (start, _) in _PUNCTUATION.pre_tokenize_str(str(text))} for text in texts]
+    starts = {start for _, (start, _) in _PUNCTUATION.pre_tokenize_str(str(text))}
     numbers, count, last, last_end = list[int](), 0, -1, 0
     for word, (start, end), part in zip(words, offsets, encoding.sequence_ids, strict=True):
-        if part is not None and (word != last or (last_end <= start < end and start in starts[part])):
+        if part is not None and (word != last or (last_end <= start < end and start in starts)):
             count += 1
         numbers.append(-1 if word < 0 else count - 1)
         last, last_end = word, end

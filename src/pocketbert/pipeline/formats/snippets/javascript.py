@@ -127,7 +127,7 @@ def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
                 f"const answer = await run({texts}, {{ ignore_labels: [] }});",
                 (
                     "; it gives tokens without offsets, where the first one of a word decides (its others start with `##`, or without "
-                    "a blank), and leaves unknown tokens out"
+                    f"a blank{', and do not begin with punctuation or follow it' if p.splits_punctuation else ''}), and leaves unknown tokens out"
                 ),
             )
         case TaskName.QUESTION_ANSWERING:
